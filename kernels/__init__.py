@@ -1,0 +1,6 @@
+"""Triton kernels by family, installed as ``nbxtensor.kernels``."""
+
+from __future__ import annotations
+
+if __name__ != "nbxtensor.kernels":
+    raise ImportError(f"import nbxtensor.kernels, not {__name__!r}: this folder is only its source")
