@@ -1,0 +1,74 @@
+// A plan: what one call of an op does, decided once for a key of layouts and dtypes.
+//
+// A hit fills addresses into prepared operands, allocates outputs and temporaries, and runs the
+// steps in order on the current stream. Nothing is checked again and no Python runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "launch/kernel.h"
+#include "storage/tensor.h"
+
+namespace nbx {
+
+enum class OperandSource : std::uint8_t {
+  kArgument,   // tensor number `index` among the call's tensors, lists flattened
+  kOutput,     // new tensor number `index`, returned
+  kTemporary,  // new tensor number `index`, dropped after the last step
+  kAbsent,     // an optional operand that was not given: a view with null data and rank 0
+};
+
+/// One operand of a step: where its storage comes from and which window of it the kernel sees.
+struct Operand {
+  OperandSource source;
+  std::uint16_t index;
+  DType dtype;
+  std::int64_t byte_offset;  // added to the source's address of element 0
+  Layout layout;             // what the kernel sees: broadcast, permuted, reshaped
+};
+
+/// One scalar of a step: a constant of the plan, or runtime scalar `index` of the call.
+struct ScalarSource {
+  bool from_call;
+  std::uint16_t index;
+  Scalar constant;
+};
+
+struct Step {
+  HostKernel kernel = nullptr;
+  void* context = nullptr;  // of a step that calls back into the language above
+  std::vector<Operand> operands;
+  std::vector<ScalarSource> scalars;
+  std::uint16_t written = 1;  // the first `written` operands are outputs of the step
+};
+
+struct TensorSpecification {
+  DType dtype;
+  Layout layout;  // contiguous
+};
+
+/// What the call returns, in order: a new output or one of its arguments (in-place ops).
+struct ResultReference {
+  OperandSource source;  // kOutput or kArgument
+  std::uint16_t index;
+};
+
+struct Plan {
+  std::vector<TensorSpecification> outputs;
+  std::vector<TensorSpecification> temporaries;
+  std::vector<Step> steps;
+  std::vector<ResultReference> results;
+};
+
+/// Runs a plan. `arguments` are the call's tensors in order, `scalars` its runtime scalars;
+/// `outputs` receives one new tensor per specification. On the cpu the steps run here; on other
+/// devices that take host kernels (sim) they are submitted in stream order. All storages are
+/// touched. Throws what allocation and kernels throw; nothing is leaked then.
+void run_plan(const Plan& plan, DeviceMemory& memory, Stream& stream, TensorMeta* const* arguments,
+              std::size_t argument_count, const Scalar* scalars, std::size_t scalar_count,
+              TensorMeta* outputs);
+
+}  // namespace nbx

@@ -1,0 +1,79 @@
+// Storage: counted bytes with a device, a heap and an owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "account/account.h"
+#include "core/reference.h"
+#include "heap/heap.h"
+#include "stream/stream.h"
+
+namespace nbx {
+
+/// Everything that serves memory on one device: its root account and its heap. One per opened
+/// device, made on first use, alive until exit.
+struct DeviceMemory {
+  explicit DeviceMemory(Device& opened);
+  Device& device;
+  Account root;      // named after the device; its limit is the device's budget
+  Account& tensors;  // root / "device": blocks of the heap, one child a tag
+  Account& mapped;   // root / "mapped": memory of others used in place (files, NumPy, DLPack)
+  Account& pinned;   // root / "pinned": page-locked host memory
+  Heap heap;
+};
+[[nodiscard]] DeviceMemory& memory_of(Device& device);
+
+/// The calling thread's tag path ("", "kv", "weights/layer.3"); new storages are counted under it.
+[[nodiscard]] Account& tagged_account(Account& kind);
+/// Sets the calling thread's tag and returns the former one. "" is the untagged account.
+std::string set_tag(std::string path);
+
+/// Reference-counted bytes. The address stays valid until the last reference drops.
+class Storage : public Counted<Storage> {
+ public:
+  using Finalizer = void (*)(void* owner) noexcept;
+
+  /// New memory for the current stream, counted under the thread's tag.
+  [[nodiscard]] static Reference<Storage> allocate(DeviceMemory& memory, std::uint64_t bytes);
+  /// Memory of somebody else, used in place; `finalizer(owner)` runs once, when the last reference
+  /// drops. `counted` bytes are charged to the "mapped" account (0 for memory counted elsewhere).
+  [[nodiscard]] static Reference<Storage> borrow(DeviceMemory& memory, DeviceAddress address,
+                                                 std::uint64_t bytes, std::uint64_t counted,
+                                                 bool writable, void* owner, Finalizer finalizer);
+
+  [[nodiscard]] DeviceMemory& memory() const noexcept { return *memory_; }
+  [[nodiscard]] Device& device() const noexcept { return memory_->device; }
+  [[nodiscard]] DeviceAddress address() const noexcept { return block_.address; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::uint32_t block_id() const noexcept { return block_.id; }
+  [[nodiscard]] std::uint32_t generation() const noexcept { return block_.generation; }
+  [[nodiscard]] bool writable() const noexcept { return writable_; }
+  [[nodiscard]] bool borrowed() const noexcept { return finalizer_ != nullptr; }
+  [[nodiscard]] Account& account() const noexcept { return *account_; }
+
+  /// Work on `stream` uses this memory: a later free waits for it, and so does host access.
+  void touch(Stream& stream) noexcept;
+  /// Blocks until the last touching work is complete (at once on the cpu). Release the Python lock first.
+  void wait();
+  /// False while touching work may still run: callers skip releasing the Python lock when true.
+  [[nodiscard]] bool is_idle();
+
+  void destroy() noexcept;  // called by Counted
+
+ private:
+  Storage() = default;
+  ~Storage() = default;
+  DeviceMemory* memory_ = nullptr;
+  Account* account_ = nullptr;
+  Block block_;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t counted_ = 0;
+  Stream* stream_ = nullptr;  // of the last touching work
+  Ticket ticket_ = 0;
+  void* owner_ = nullptr;
+  Finalizer finalizer_ = nullptr;
+  bool writable_ = true;
+};
+
+}  // namespace nbx

@@ -1,0 +1,44 @@
+// Streams of a device: order, tickets, waits.
+#pragma once
+
+#include <memory>
+
+#include "device/device.h"
+
+namespace nbx {
+
+/// An ordered queue of work. Stream 0 of a device is its default stream and always exists.
+class Stream {
+ public:
+  Stream(Device& device, StreamHandle handle, bool owned);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  [[nodiscard]] Device& device() const noexcept { return device_; }
+  [[nodiscard]] StreamHandle handle() const noexcept { return handle_; }
+
+  /// The ticket of the newest work submitted; 0 on devices whose work is complete on return.
+  [[nodiscard]] Ticket submitted() const;
+  /// The newest ticket known to be complete; polls the device only if the cached one is older than `wanted`.
+  [[nodiscard]] bool is_complete(Ticket wanted);
+  /// Blocks until `ticket` is complete. Callers that hold the Python lock release it first.
+  void wait(Ticket ticket);
+  void synchronize();
+  /// Later work on this stream runs after everything submitted to `other` so far.
+  void wait_stream(Stream& other);
+
+ private:
+  Device& device_;
+  StreamHandle handle_;
+  bool owned_;
+  Ticket completed_ = 0;
+};
+
+/// The default stream of a device, and the calling thread's current stream on it.
+[[nodiscard]] Stream& default_stream(Device& device);
+[[nodiscard]] Stream& current_stream(Device& device);
+/// Sets the calling thread's current stream on the stream's device; returns the former one.
+Stream& set_current_stream(Stream& stream);
+
+}  // namespace nbx
