@@ -71,4 +71,10 @@ void run_plan(const Plan& plan, DeviceMemory& memory, Stream& stream, TensorMeta
               std::size_t argument_count, const Scalar* scalars, std::size_t scalar_count,
               TensorMeta* outputs);
 
+/// One kernel outside a plan, the same way: the first `written` tensors are outputs. Used by the
+/// tensor floor's copies, fills and index assignments.
+void run_kernel(HostKernel kernel, void* context, Stream& stream, TensorMeta* const* tensors,
+                std::size_t tensor_count, std::size_t written, const Scalar* scalars,
+                std::size_t scalar_count);
+
 }  // namespace nbx
