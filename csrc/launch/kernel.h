@@ -43,7 +43,8 @@ using HostKernel = void (*)(const KernelCall& call);
 /// Names are unique; a second registration of a name aborts with both places named.
 class HostKernelRegistration {
  public:
-  HostKernelRegistration(const char* name, HostKernel kernel);
+  HostKernelRegistration(const char* name, HostKernel kernel, const char* file = __builtin_FILE(),
+                         int line = __builtin_LINE());
 };
 
 /// Null if there is none of this name.

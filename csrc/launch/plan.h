@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,8 @@ struct ScalarSource {
 
 struct Step {
   HostKernel kernel = nullptr;
-  void* context = nullptr;  // of a step that calls back into the language above
+  /// Of a step that calls back into the language above; kept alive until the step has run.
+  std::shared_ptr<void> context;
   std::vector<Operand> operands;
   std::vector<ScalarSource> scalars;
   std::uint16_t written = 1;  // the first `written` operands are outputs of the step
@@ -48,6 +50,7 @@ struct Step {
 struct TensorSpecification {
   DType dtype;
   Layout layout;  // contiguous
+  std::uint64_t bytes;
 };
 
 /// What the call returns, in order: a new output or one of its arguments (in-place ops).
@@ -71,7 +74,8 @@ void run_plan(const Plan& plan, DeviceMemory& memory, Stream& stream, TensorMeta
               std::size_t argument_count, const Scalar* scalars, std::size_t scalar_count,
               TensorMeta* outputs);
 
-/// One kernel outside a plan, the same way: the first `written` tensors are outputs. Used by the
+/// One kernel outside a plan, the same way: the first `written` tensors are outputs, null ones are
+/// absent operands, and the caller keeps `context` alive until the work has run. Used by the
 /// tensor floor's copies, fills and index assignments.
 void run_kernel(HostKernel kernel, void* context, Stream& stream, TensorMeta* const* tensors,
                 std::size_t tensor_count, std::size_t written, const Scalar* scalars,

@@ -1,0 +1,201 @@
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "launch/plan.h"
+#include "stream/fault.h"
+
+namespace nbx {
+namespace {
+
+/// A call kept until the stream reaches it: copies of all metadata and a share of every storage.
+struct QueuedCall {
+  HostKernel kernel;
+  std::shared_ptr<void> context;
+  Device* device;
+  std::vector<TensorView> views;
+  std::vector<std::int64_t> extents;
+  std::vector<Scalar> scalars;
+  std::vector<Reference<Storage>> storages;
+};
+
+void run_queued(void* payload) {
+  auto& call = *static_cast<QueuedCall*>(payload);
+  try {
+    call.kernel(KernelCall{call.views.data(), call.views.size(), call.scalars.data(),
+                           call.scalars.size(), call.context.get()});
+  } catch (const Error& error) {
+    record_fault(*call.device, error);
+  } catch (const std::exception& error) {
+    record_fault(*call.device, Error(ErrorKind::kDevice, error.what()));
+  }
+}
+
+void discard_queued(void* payload) {
+  const std::unique_ptr<QueuedCall> owned(static_cast<QueuedCall*>(payload));
+}
+
+/// The caller's addresses end with the call, so shapes and strides move into the payload.
+void copy_views(QueuedCall& queued, const TensorView* views, std::size_t count) {
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < count; ++i) total += 2 * static_cast<std::size_t>(views[i].rank);
+  queued.extents.reserve(total);
+  queued.views.assign(views, views + count);
+  for (TensorView& view : queued.views) {
+    const std::size_t start = queued.extents.size();
+    queued.extents.insert(queued.extents.end(), view.shape, view.shape + view.rank);
+    queued.extents.insert(queued.extents.end(), view.strides, view.strides + view.rank);
+    view.shape = queued.extents.data() + start;
+    view.strides = view.shape + view.rank;
+  }
+}
+
+void submit(const KernelCall& call, std::shared_ptr<void> context,
+            std::vector<Reference<Storage>> storages, HostKernel kernel, Stream& stream) {
+  Device& device = stream.device();
+  device.require(Primitive::k_launch_host);
+  auto queued = std::make_unique<QueuedCall>();
+  queued->kernel = kernel;
+  queued->context = std::move(context);
+  queued->device = &device;
+  copy_views(*queued, call.tensors, call.tensor_count);
+  queued->scalars.assign(call.scalars, call.scalars + call.scalar_count);
+  queued->storages = std::move(storages);
+  const HostWork work{&run_queued, &discard_queued, queued.get()};
+  // From here on the device discards the payload, also when it refuses the work.
+  QueuedCall* payload = queued.release();
+  static_cast<void>(payload);
+  device.check(device.primitives().launch_host(device.ordinal(), &work, 0.0, stream.handle()),
+               "launch_host");
+}
+
+/// Views and scalars of the step at hand; on the stack for every op of ordinary size.
+template <class T, std::size_t kInline>
+class Buffer {
+ public:
+  explicit Buffer(std::size_t count) {
+    if (count > kInline) overflow_.resize(count);
+    data_ = count > kInline ? overflow_.data() : inline_.data();
+  }
+  [[nodiscard]] T* data() noexcept { return data_; }
+  T& operator[](std::size_t i) noexcept { return data_[i]; }
+
+ private:
+  std::array<T, kInline> inline_;
+  std::vector<T> overflow_;
+  T* data_;
+};
+
+TensorMeta allocate(const TensorSpecification& specification, DeviceMemory& memory) {
+  TensorMeta meta;
+  meta.storage = Storage::allocate(memory, specification.bytes);
+  meta.data = meta.storage->address();
+  meta.dtype = specification.dtype;
+  meta.layout = specification.layout;
+  return meta;
+}
+
+struct PlanRun {
+  const Plan& plan;
+  Stream& stream;
+  TensorMeta* const* arguments;
+  const Scalar* scalars;
+  TensorMeta* outputs;
+  TensorMeta* temporaries;
+
+  [[nodiscard]] TensorMeta* tensor_of(const Operand& operand) const noexcept {
+    switch (operand.source) {
+      case OperandSource::kArgument:
+        return arguments[operand.index];
+      case OperandSource::kOutput:
+        return &outputs[operand.index];
+      case OperandSource::kTemporary:
+        return &temporaries[operand.index];
+      case OperandSource::kAbsent:
+        break;
+    }
+    return nullptr;
+  }
+
+  void run(const Step& step) const {
+    const std::size_t count = step.operands.size();
+    Buffer<TensorView, 8> views(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Operand& operand = step.operands[i];
+      const TensorMeta* tensor = tensor_of(operand);
+      std::byte* data = tensor == nullptr
+                            ? nullptr
+                            : reinterpret_cast<std::byte*>(tensor->data) + operand.byte_offset;
+      views[i] = TensorView{data, operand.layout.shape(), operand.layout.strides(),
+                            operand.layout.rank(), operand.dtype};
+    }
+    Buffer<Scalar, 8> values(step.scalars.size());
+    for (std::size_t i = 0; i < step.scalars.size(); ++i) {
+      const ScalarSource& source = step.scalars[i];
+      values[i] = source.from_call ? scalars[source.index] : source.constant;
+    }
+    const KernelCall call{views.data(), count, values.data(), step.scalars.size(),
+                          step.context.get()};
+    if (stream.device().properties().integrated_work) {
+      step.kernel(call);
+      return;
+    }
+    std::vector<Reference<Storage>> storages;
+    storages.reserve(count);
+    for (const Operand& operand : step.operands) {
+      if (const TensorMeta* tensor = tensor_of(operand)) storages.push_back(tensor->storage);
+    }
+    std::vector<Reference<Storage>> touched = storages;
+    submit(call, step.context, std::move(storages), step.kernel, stream);
+    for (const Reference<Storage>& storage : touched) storage->touch(stream);
+  }
+};
+
+}  // namespace
+
+void run_plan(const Plan& plan, DeviceMemory& memory, Stream& stream, TensorMeta* const* arguments,
+              std::size_t /*argument_count*/, const Scalar* scalars, std::size_t /*scalar_count*/,
+              TensorMeta* outputs) {
+  if (!stream.device().properties().integrated_work) raise_fault(stream.device());
+  for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
+    outputs[i] = allocate(plan.outputs[i], memory);
+  }
+  if (plan.temporaries.empty()) {
+    const PlanRun run{plan, stream, arguments, scalars, outputs, nullptr};
+    for (const Step& step : plan.steps) run.run(step);
+    return;
+  }
+  std::vector<TensorMeta> temporaries;
+  temporaries.reserve(plan.temporaries.size());
+  for (const TensorSpecification& specification : plan.temporaries) {
+    temporaries.push_back(allocate(specification, memory));
+  }
+  const PlanRun run{plan, stream, arguments, scalars, outputs, temporaries.data()};
+  for (const Step& step : plan.steps) run.run(step);
+}
+
+void run_kernel(HostKernel kernel, void* context, Stream& stream, TensorMeta* const* tensors,
+                std::size_t tensor_count, std::size_t /*written*/, const Scalar* scalars,
+                std::size_t scalar_count) {
+  Buffer<TensorView, 8> views(tensor_count);
+  for (std::size_t i = 0; i < tensor_count; ++i) {
+    views[i] = tensors[i] == nullptr ? TensorView{nullptr, nullptr, nullptr, 0, DType::bool_}
+                                     : tensors[i]->view();
+  }
+  const KernelCall call{views.data(), tensor_count, scalars, scalar_count, context};
+  if (stream.device().properties().integrated_work) {
+    kernel(call);
+    return;
+  }
+  raise_fault(stream.device());
+  std::vector<Reference<Storage>> storages;
+  storages.reserve(tensor_count);
+  for (std::size_t i = 0; i < tensor_count; ++i) {
+    if (tensors[i] != nullptr) storages.push_back(tensors[i]->storage);
+  }
+  // The caller keeps `context` alive until the stream has run the work.
+  submit(call, std::shared_ptr<void>(context, [](void*) {}), storages, kernel, stream);
+  for (const Reference<Storage>& storage : storages) storage->touch(stream);
+}
+
+}  // namespace nbx
