@@ -16,6 +16,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/error.h"
+
 namespace nbx {
 
 enum class DeviceKind : std::uint8_t { kCpu, kSim, kCuda, kHip, kMetal };
