@@ -3,23 +3,65 @@
 
 // clang-format off
 // X(name, bits, kind): kind is b(ool), i(nt), u(int), f(loat), c(omplex).
-#define NBX_DTYPES(X)          \
-  X(bool_, 8, 'b')             \
-  X(int8, 8, 'i')              \
-  X(int16, 16, 'i')            \
-  X(int32, 32, 'i')            \
-  X(int64, 64, 'i')            \
-  X(uint8, 8, 'u')             \
-  X(uint16, 16, 'u')           \
-  X(uint32, 32, 'u')           \
-  X(uint64, 64, 'u')           \
-  X(float16, 16, 'f')          \
-  X(bfloat16, 16, 'f')         \
-  X(float32, 32, 'f')          \
-  X(float64, 64, 'f')          \
-  X(float8_e4m3fn, 8, 'f')     \
-  X(float8_e5m2, 8, 'f')       \
-  X(complex64, 64, 'c')        \
-  X(complex128, 128, 'c')      \
+#define NBX_DTYPES(X)       \
+  X(bool_, 8, 'b')          \
+  X(int8, 8, 'i')           \
+  X(int16, 16, 'i')         \
+  X(int32, 32, 'i')         \
+  X(int64, 64, 'i')         \
+  X(uint8, 8, 'u')          \
+  X(uint16, 16, 'u')        \
+  X(uint32, 32, 'u')        \
+  X(uint64, 64, 'u')        \
+  X(float16, 16, 'f')       \
+  X(bfloat16, 16, 'f')      \
+  X(float32, 32, 'f')       \
+  X(float64, 64, 'f')       \
+  X(float8_e4m3fn, 8, 'f')  \
+  X(float8_e5m2, 8, 'f')    \
+  X(complex64, 64, 'c')     \
+  X(complex128, 128, 'c')   \
   X(int4, 4, 'i')
+
+// X(name, code, bits, lanes) of DLPack's DLDataType.
+#define NBX_DTYPE_DLPACK(X)   \
+  X(bool_, 6, 8, 1)           \
+  X(int8, 0, 8, 1)            \
+  X(int16, 0, 16, 1)          \
+  X(int32, 0, 32, 1)          \
+  X(int64, 0, 64, 1)          \
+  X(uint8, 1, 8, 1)           \
+  X(uint16, 1, 16, 1)         \
+  X(uint32, 1, 32, 1)         \
+  X(uint64, 1, 64, 1)         \
+  X(float16, 2, 16, 1)        \
+  X(bfloat16, 4, 16, 1)       \
+  X(float32, 2, 32, 1)        \
+  X(float64, 2, 64, 1)        \
+  X(float8_e4m3fn, 10, 8, 1)  \
+  X(float8_e5m2, 12, 8, 1)    \
+  X(complex64, 5, 64, 1)      \
+  X(complex128, 5, 128, 1)    \
+  X(int4, 0, 4, 1)
+
+// X(name, Python name, safetensors name or "", GGUF type code or -1).
+#define NBX_DTYPE_FILES(X)                          \
+  X(bool_, "bool", "BOOL", -1)                      \
+  X(int8, "int8", "I8", 24)                         \
+  X(int16, "int16", "I16", 25)                      \
+  X(int32, "int32", "I32", 26)                      \
+  X(int64, "int64", "I64", 27)                      \
+  X(uint8, "uint8", "U8", -1)                       \
+  X(uint16, "uint16", "U16", -1)                    \
+  X(uint32, "uint32", "U32", -1)                    \
+  X(uint64, "uint64", "U64", -1)                    \
+  X(float16, "float16", "F16", 1)                   \
+  X(bfloat16, "bfloat16", "BF16", 30)               \
+  X(float32, "float32", "F32", 0)                   \
+  X(float64, "float64", "F64", 28)                  \
+  X(float8_e4m3fn, "float8_e4m3fn", "F8_E4M3", -1)  \
+  X(float8_e5m2, "float8_e5m2", "F8_E5M2", -1)      \
+  X(complex64, "complex64", "C64", -1)              \
+  X(complex128, "complex128", "", -1)               \
+  X(int4, "int4", "", -1)
 // clang-format on
