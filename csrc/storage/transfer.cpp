@@ -1,0 +1,102 @@
+#include "storage/transfer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+
+#include "core/error.h"
+
+namespace nbx {
+namespace {
+
+/// Staging for device pairs that have no common copy.
+constexpr std::uint64_t kStagingBytes = std::uint64_t{4} << 20;
+
+DeviceAddress address_of(const void* pointer) noexcept {
+  return static_cast<DeviceAddress>(reinterpret_cast<std::uintptr_t>(pointer));
+}
+
+void* pointer_to(DeviceAddress address) noexcept {
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
+}
+
+void submit(const TensorMeta& meta, DeviceAddress destination, DeviceAddress source,
+            std::uint64_t bytes, CopyKind kind) {
+  Device& device = meta.device();
+  Stream& stream = current_stream(device);
+  device.require(Primitive::k_copy);
+  device.check(device.primitives().copy(device.ordinal(), destination, source,
+                                        static_cast<std::size_t>(bytes), kind, stream.handle()),
+               "copy");
+  meta.storage->touch(stream);
+}
+
+/// A window of the same bytes for the staged path; only `data` matters to the copies above.
+TensorMeta at_offset(const TensorMeta& meta, std::uint64_t offset) {
+  TensorMeta part;
+  part.storage = meta.storage;
+  part.data = meta.data + offset;
+  part.dtype = meta.dtype;
+  return part;
+}
+
+}  // namespace
+
+void copy_from_host(const TensorMeta& destination, const void* source, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  if (destination.device().host_readable()) {
+    destination.storage->wait();
+    std::memcpy(pointer_to(destination.data), source, static_cast<std::size_t>(bytes));
+    return;
+  }
+  submit(destination, destination.data, address_of(source), bytes, CopyKind::kHostToDevice);
+}
+
+void copy_to_host(const TensorMeta& source, void* destination, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  if (source.device().host_readable()) {
+    source.storage->wait();
+    std::memcpy(destination, pointer_to(source.data), static_cast<std::size_t>(bytes));
+    return;
+  }
+  submit(source, address_of(destination), source.data, bytes, CopyKind::kDeviceToHost);
+  source.storage->wait();
+}
+
+void copy_across(const TensorMeta& destination, const TensorMeta& source) {
+  const std::uint64_t bytes = bytes_of(source.dtype, source.layout.element_count());
+  if (bytes == 0) return;
+  Device& from = source.device();
+  Device& to = destination.device();
+  if (&from == &to) {
+    submit(destination, destination.data, source.data, bytes, CopyKind::kDeviceToDevice);
+    source.storage->touch(current_stream(to));
+  } else if (from.host_readable()) {
+    source.storage->wait();
+    copy_from_host(destination, pointer_to(source.data), bytes);
+  } else if (to.host_readable()) {
+    destination.storage->wait();
+    copy_to_host(source, pointer_to(destination.data), bytes);
+  } else if (from.kind() == to.kind() && supports(to.primitives(), Primitive::k_copy_peer)) {
+    Stream& stream = current_stream(to);
+    source.storage->wait();
+    to.check(to.primitives().copy_peer(to.ordinal(), destination.data, from.ordinal(), source.data,
+                                       static_cast<std::size_t>(bytes), stream.handle()),
+             "copy_peer");
+    destination.storage->touch(stream);
+    // The source's storage knows only streams of its own device, so its owner may free it now.
+    stream.wait(stream.submitted());
+  } else {
+    const std::uint64_t piece = std::min(bytes, kStagingBytes);
+    const auto staging = std::make_unique<std::byte[]>(static_cast<std::size_t>(piece));
+    for (std::uint64_t done = 0; done < bytes; done += piece) {
+      const std::uint64_t now = std::min(piece, bytes - done);
+      copy_to_host(at_offset(source, done), staging.get(), now);
+      copy_from_host(at_offset(destination, done), staging.get(), now);
+    }
+    destination.storage->wait();
+  }
+}
+
+}  // namespace nbx
