@@ -55,6 +55,7 @@ stub: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/lint
 	$(PY) tools/stub.py
 
 docs-tables: $(STAMPS)/installed
+	$(PY) tools/generate_tables.py
 	$(PY) tools/docs_tables.py
 
 bench: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/examples

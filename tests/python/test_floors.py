@@ -29,7 +29,7 @@ CXX_FLOORS = [
     "bindings",
 ]
 PYTHON_FLOORS = [
-    {"_core", "errors", "env"},
+    {"_core", "_environment_table", "errors", "env"},
     {"dtype", "facts"},
     {"runtime"},
     {"tensor"},
