@@ -1,12 +1,13 @@
 # Every target sets itself up in .venv. `make demo` and `make test` are the two to know.
 .DELETE_ON_ERROR:
-.PHONY: demo test ctest pytest lint asan tsan stub docs-tables bench test-gpu test-full wheel-test \
+.PHONY: demo test ctest pytest lint asan tsan stub docs-tables clang bench test-gpu test-full wheel-test \
   ci wheels clean
 
 VENV := $(CURDIR)/.venv
 PY := $(VENV)/bin/python
 STAMPS := $(VENV)/.stamps
 NBX_WERROR ?= OFF
+export CLANGXX ?= clang++
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 
 export PATH := $(VENV)/bin:$(PATH)
@@ -36,7 +37,7 @@ ctest: $(STAMPS)/build
 pytest: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/examples
 	$(PY) -m pytest $(ARGS)
 
-asan tsan: $(STAMPS)/build
+asan tsan clang: $(STAMPS)/build
 	tools/bootstrap --tests
 	cmake --preset $@ -DNBX_WERROR=$(NBX_WERROR)
 	cmake --build --preset $@
@@ -65,7 +66,7 @@ bench: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/examples
 test-gpu: $(STAMPS)/installed $(STAMPS)/test
 	$(PY) -m pytest -m gpu $(ARGS)
 
-test-full: test asan tsan wheel-test
+test-full: test asan tsan clang wheel-test
 	@$(PY) -c 'import torch' || { echo "make test-full: torch is the oracle of tests/python/full;" \
 	  "install its CPU build into .venv first ($(PY) -m pip install torch pulls CUDA on Linux)" >&2; exit 1; }
 	$(PY) -m pytest --full tests/python/full $(ARGS)
