@@ -110,7 +110,8 @@ def imported(path: Path, node: ast.stmt) -> Iterator[list[str]]:
         tail = (node.module or "").split(".") if node.module else []
         base = base + (tail if node.level else tail[1:])
         for alias in node.names:
-            yield [*base, alias.name] if exists([*base, alias.name]) else base
+            inner = [*base, alias.name]
+            yield inner if exists(inner) or (not base and alias.name in RANKS) else base
 
 
 def bad_imports(path: Path, text: str) -> list[str]:

@@ -48,6 +48,7 @@ def cxx_functions(text: str) -> list[tuple[str, int, int]]:
     start = 0  # of the header that is being read
     for at, char in enumerate(text):
         if char == "{":
+            start = max(start, text.rfind("\n\n", start, at))  # a macro without semicolon before it
             header = text[start:at]
             if text[at - 1].isalnum() or text[at - 1] in "_>":
                 stack.append(("initialiser", "", 0))
