@@ -6,7 +6,9 @@
 #include <memory>
 
 #include "account/account.h"
+#include "core/error.h"
 #include "device/device.h"
+#include "heap/space.h"
 #include "stream/stream.h"
 
 namespace nbx {
@@ -21,10 +23,10 @@ struct Block {
 };
 
 struct HeapStatistics {
-  std::uint64_t live;          // granted bytes of live blocks
-  std::uint64_t parked;        // free bytes inside segments
-  std::uint64_t pending;       // freed bytes whose ticket is not complete
-  std::uint64_t mapped;        // bytes held from the driver: live + parked + pending
+  std::uint64_t live;     // granted bytes of live blocks
+  std::uint64_t parked;   // free bytes inside segments
+  std::uint64_t pending;  // freed bytes whose ticket is not complete
+  std::uint64_t mapped;   // bytes held from the driver: live + parked + pending
   std::uint64_t peak_live;
   std::uint64_t peak_mapped;
   std::uint64_t live_blocks;
@@ -35,7 +37,9 @@ struct HeapStatistics {
 
 class Heap {
  public:
-  explicit Heap(Device& device);
+  /// `lock`: the lock of the account tree that most blocks are counted in (Account::tree_lock), so
+  /// that one lock serves both; without it the heap has its own.
+  explicit Heap(Device& device, ShortLock* lock = nullptr);
   ~Heap();
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
@@ -52,7 +56,22 @@ class Heap {
   void free(const Block& block, std::uint64_t requested, Account& account, StreamHandle stream,
             Ticket ticket) noexcept;
 
-  /// Free memory back to the driver until at most `keep` parked bytes remain; returns bytes given back.
+  /// The same for a block that work of several streams may still touch; each use needs its ticket.
+  void free_after(const Block& block, std::uint64_t requested, Account& account,
+                  const BlockUse* uses, std::size_t count) noexcept;
+  /// Throws Error(kValue) unless the handle names a live block: it was freed, or is not of this
+  /// heap.
+  void require_live(const Block& block) const;
+
+  /// The error of bytes that `refused`, an account of this device, did not admit.
+  [[nodiscard]] Error over_budget(std::uint64_t bytes, Account& refused) const;
+
+  /// Takes every lock, so that a child process starts with whole books; afterwards gives them back.
+  void before_fork() noexcept;
+  void after_fork(bool child) noexcept;
+
+  /// Free memory back to the driver until at most `keep` parked bytes remain; returns bytes given
+  /// back.
   std::uint64_t trim(std::uint64_t keep = 0);
   [[nodiscard]] HeapStatistics statistics() const;
   void reset_peak() noexcept;

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "account/account.h"
 #include "core/reference.h"
@@ -37,7 +39,8 @@ class Storage : public Counted<Storage> {
   /// New memory for the current stream, counted under the thread's tag.
   [[nodiscard]] static Reference<Storage> allocate(DeviceMemory& memory, std::uint64_t bytes);
   /// Memory of somebody else, used in place; `finalizer(owner)` runs once, when the last reference
-  /// drops. `counted` bytes are charged to the "mapped" account (0 for memory counted elsewhere).
+  /// drops; not if this throws. `counted` bytes are charged to the "mapped" account (0 for memory
+  /// counted elsewhere).
   [[nodiscard]] static Reference<Storage> borrow(DeviceMemory& memory, DeviceAddress address,
                                                  std::uint64_t bytes, std::uint64_t counted,
                                                  bool writable, void* owner, Finalizer finalizer);
@@ -54,7 +57,8 @@ class Storage : public Counted<Storage> {
 
   /// Work on `stream` uses this memory: a later free waits for it, and so does host access.
   void touch(Stream& stream) noexcept;
-  /// Blocks until the last touching work is complete (at once on the cpu). Release the Python lock first.
+  /// Blocks until the last touching work is complete (at once on the cpu). Release the Python lock
+  /// first.
   void wait();
   /// False while touching work may still run: callers skip releasing the Python lock when true.
   [[nodiscard]] bool is_idle();
@@ -62,17 +66,22 @@ class Storage : public Counted<Storage> {
   void destroy() noexcept;  // called by Counted
 
  private:
-  Storage() = default;
+  explicit Storage(DeviceMemory& memory) noexcept : memory_(&memory) {}
   ~Storage() = default;
-  DeviceMemory* memory_ = nullptr;
+  void note(const BlockUse& use);
+
+  DeviceMemory* memory_;
   Account* account_ = nullptr;
   Block block_;
   std::uint64_t bytes_ = 0;
   std::uint64_t counted_ = 0;
-  Stream* stream_ = nullptr;  // of the last touching work
-  Ticket ticket_ = 0;
   void* owner_ = nullptr;
   Finalizer finalizer_ = nullptr;
+  // Work that touched the memory: the last of one stream inline, of further streams in the list.
+  // Stream handles, not Streams: a storage may outlive the stream that used it.
+  BlockUse use_;
+  std::vector<BlockUse> more_uses_;
+  ShortLock uses_lock_;
   bool writable_ = true;
 };
 

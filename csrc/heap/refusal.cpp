@@ -1,0 +1,87 @@
+#include "heap/refusal.h"
+
+#include <algorithm>
+
+#include "core/bytes.h"
+
+namespace nbx {
+namespace {
+
+std::int64_t figure(std::uint64_t bytes) {
+  return static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, INT64_MAX));
+}
+
+/// Bytes that are missing for the request to be served.
+std::uint64_t shortfall_of(const RefusalFigures& f) {
+  std::uint64_t room = f.driver_free.value_or(0);
+  if (f.over_budget) room = *f.budget > f.held ? *f.budget - f.held : 0;
+  return f.granted > room ? f.granted - room : 0;
+}
+
+std::string budget_sentence(const RefusalFigures& f) {
+  return "the budget of " + f.tag + " is " + format_bytes(*f.budget) + " and " +
+         format_bytes(f.held) + " of it are in use";
+}
+
+std::string device_sentence(const RefusalFigures& f) {
+  std::string text = format_bytes(f.live) + " are live";
+  if (f.driver_free && f.driver_total) {
+    text += ", the driver has " + format_bytes(*f.driver_free) + " of " +
+            format_bytes(*f.driver_total) + " free";
+  }
+  return text + ", and the largest hole is " + format_bytes(f.largest_hole);
+}
+
+/// One thing that would have let this request through.
+std::string remedy(const RefusalFigures& f, std::uint64_t shortfall) {
+  if (f.over_budget) {
+    if (f.granted <= *f.budget) {
+      return "release " + format_bytes(shortfall) + " under " + f.tag +
+             ", or raise its budget by that much";
+    }
+    return "raise the budget of " + f.tag + " to at least " + format_bytes(f.held + f.granted) +
+           ", or ask for at most " + format_bytes(*f.budget);
+  }
+  if (f.driver_total && f.granted > *f.driver_total) {
+    return "no release can help: ask for at most " + format_bytes(*f.driver_total) +
+           " at a time on " + f.device;
+  }
+  if (f.parked + f.driver_free.value_or(0) >= f.granted) {
+    return "the free bytes are in pieces between live tensors: release neighbours, or ask for at "
+           "most " +
+           format_bytes(std::max(f.largest_hole, f.driver_free.value_or(0))) + " at a time";
+  }
+  if (f.live < shortfall && f.external.value_or(0) > 0) {
+    return format_bytes(*f.external) + " are held by others on " + f.device +
+           ": end another process, or use another device";
+  }
+  return "release at least " + format_bytes(std::max<std::uint64_t>(shortfall, 1)) + " on " +
+         f.device;
+}
+
+}  // namespace
+
+Error refusal(const RefusalFigures& f) {
+  const std::uint64_t shortfall = shortfall_of(f);
+  Error error(ErrorKind::kOutOfMemory,
+              "allocate: " + format_bytes(f.requested) + " do not fit on " + f.device + ": " +
+                  (f.over_budget ? budget_sentence(f) : device_sentence(f)) + "; " +
+                  remedy(f, shortfall));
+  error.with("requested", figure(f.requested))
+      .with("device", f.device)
+      .with("tag", f.tag)
+      .with("live", figure(f.live))
+      .with("parked", figure(f.parked))
+      .with("pool_cached", figure(f.parked))
+      .with("pool_blocks", figure(f.parked_blocks))
+      .with("pending", figure(f.pending))
+      .with("largest_hole", figure(f.largest_hole));
+  if (f.over_budget || f.driver_free) error.with("shortfall", figure(shortfall));
+  if (f.budget) error.with("budget", figure(*f.budget));
+  if (f.driver_free) error.with("driver_free", figure(*f.driver_free));
+  if (f.driver_total) error.with("driver_total", figure(*f.driver_total));
+  if (f.external) error.with("external", figure(*f.external));
+  return error;
+}
+
+}  // namespace nbx

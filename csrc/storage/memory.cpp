@@ -1,0 +1,158 @@
+// The memory of each device, and the tag that new storages are counted under.
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/environment.h"
+#include "storage/storage.h"
+
+namespace nbx {
+namespace {
+
+constexpr std::size_t kQuickOrdinals = 16;
+
+/// Never destroyed: storages may die after static destructors have run.
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<DeviceMemory>> memories;
+  std::atomic<DeviceMemory*> quick[kDeviceKindCount][kQuickOrdinals] = {};
+};
+
+void prepare_fork();
+void parent_forked();
+void child_forked();
+
+Registry& registry() {
+  static Registry* instance = [] {
+    pthread_atfork(prepare_fork, parent_forked, child_forked);
+    return new Registry;
+  }();
+  return *instance;
+}
+
+// Locks are held across a fork, so that the child's copy of the books is whole.
+void prepare_fork() {
+  registry().mutex.lock();
+  for (const auto& memory : registry().memories) {
+    memory->root.before_fork();
+    memory->heap.before_fork();
+  }
+}
+void forked(bool child) {
+  for (const auto& memory : registry().memories) {
+    memory->heap.after_fork(child);
+    memory->root.after_fork();
+  }
+  registry().mutex.unlock();
+}
+void parent_forked() { forked(false); }
+void child_forked() { forked(true); }
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(Device& opened)
+    : device(opened),
+      root(opened.name(), nullptr),
+      tensors(root.child("device")),
+      mapped(root.child("mapped")),
+      pinned(root.child("pinned")),
+      heap(opened, &root.tree_lock()) {
+  const std::uint64_t total = opened.properties().total_bytes;
+  if (!environment_text("NBX_MEMORY_BUDGET").empty()) {
+    root.set_limit(environment_bytes("NBX_MEMORY_BUDGET", total));
+  }
+}
+
+DeviceMemory& memory_of(Device& device) {
+  Registry& all = registry();
+  const auto kind = static_cast<std::size_t>(device.kind());
+  const auto ordinal = static_cast<std::size_t>(device.ordinal());
+  if (ordinal < kQuickOrdinals) {
+    DeviceMemory* known = all.quick[kind][ordinal].load(std::memory_order_acquire);
+    if (known != nullptr && &known->device == &device) return *known;
+  }
+  const std::lock_guard<std::mutex> guard(all.mutex);
+  for (const auto& memory : all.memories) {
+    if (&memory->device == &device) return *memory;
+  }
+  all.memories.push_back(std::make_unique<DeviceMemory>(device));
+  DeviceMemory* made = all.memories.back().get();
+  if (ordinal < kQuickOrdinals) {
+    all.quick[kind][ordinal].store(made, std::memory_order_release);
+  }
+  return *made;
+}
+
+// ---- tags ----------------------------------------------------------------------------------
+
+namespace {
+
+/// A thread's tag, with the accounts it led to so far: an unchanged tag costs one comparison.
+struct Tag {
+  struct Resolved {
+    Account* kind = nullptr;
+    Account* account = nullptr;
+  };
+  std::string path;
+  std::vector<std::string> parts;
+  std::array<Resolved, 4> resolved{};
+  std::size_t next = 0;
+};
+constinit thread_local Tag* tag = nullptr;  // null: untagged
+
+std::vector<std::string> split_path(const std::string& path) {
+  std::vector<std::string> parts;
+  std::size_t start = 0;
+  while (start <= path.size()) {
+    const std::size_t end = std::min(path.find('/', start), path.size());
+    if (end == start) {
+      throw Error(ErrorKind::kValue, "tag: '" + path +
+                                         "' has an empty part; write names joined by single "
+                                         "slashes, as in 'weights/layer.3'");
+    }
+    parts.push_back(path.substr(start, end - start));
+    start = end + 1;
+  }
+  return parts;
+}
+
+struct TagOwner {
+  std::unique_ptr<Tag> held;
+  ~TagOwner() { tag = nullptr; }
+};
+
+}  // namespace
+
+Account& tagged_account(Account& kind) {
+  if (tag == nullptr) return kind;
+  for (const Tag::Resolved& known : tag->resolved) {
+    if (known.kind == &kind) return *known.account;
+  }
+  Account* account = &kind;
+  for (const std::string& part : tag->parts) account = &account->child(part);
+  tag->resolved[tag->next] = Tag::Resolved{&kind, account};
+  tag->next = (tag->next + 1) % tag->resolved.size();
+  return *account;
+}
+
+std::string set_tag(std::string path) {
+  static thread_local TagOwner owner;
+  std::string former = tag == nullptr ? std::string() : tag->path;
+  if (path.empty()) {
+    tag = nullptr;
+    return former;
+  }
+  auto made = std::make_unique<Tag>();
+  made->parts = split_path(path);
+  made->path = std::move(path);
+  owner.held = std::move(made);
+  tag = owner.held.get();
+  return former;
+}
+
+}  // namespace nbx
