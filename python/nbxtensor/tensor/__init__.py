@@ -1,0 +1,18 @@
+"""The tensor: its class, where tensors come from, and how they are written."""
+
+from __future__ import annotations
+
+from nbxtensor.tensor._tensor import Tensor
+from nbxtensor.tensor.interchange import asarray, from_dlpack, from_numpy
+from nbxtensor.tensor.printing import PrintOptions, get_printoptions, printoptions, set_printoptions
+
+__all__ = [
+    "PrintOptions",
+    "Tensor",
+    "asarray",
+    "from_dlpack",
+    "from_numpy",
+    "get_printoptions",
+    "printoptions",
+    "set_printoptions",
+]
