@@ -61,7 +61,10 @@ struct DeviceName {
 };
 [[nodiscard]] DeviceName parse_device(const std::string& text);
 
-/// The device used when the caller names none: NBX_DEVICE if set, else the first ready kind.
+/// The device used when the caller names none: the calling thread's, if it set one, else NBX_DEVICE
+/// if set, else the first ready kind.
 [[nodiscard]] Device& default_device();
+/// Sets the calling thread's default device (null: none of its own) and returns the former one.
+Device* set_thread_default(Device* device) noexcept;
 
 }  // namespace nbx

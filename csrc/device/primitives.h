@@ -50,13 +50,13 @@ struct MemoryInfo {
 
 struct DeviceProperties {
   char name[128];
-  char architecture[32];           // key of the device file: "sm_90", "gfx942", "apple9", "x86_64"
+  char architecture[32];  // key of the device file: "sm_90", "gfx942", "apple9", "x86_64"
   std::uint64_t total_bytes;
   std::uint64_t page_granularity;  // bytes of the smallest page handle; 0 without virtual memory
   std::uint32_t base_alignment;    // bytes to which `allocate` aligns
   bool host_readable;              // device memory may be read by the host at its own address
-  bool unified;                    // device memory is the host's memory: mapping a file needs no copy
-  bool integrated_work;            // work is complete when the call returns
+  bool unified;          // device memory is the host's memory: mapping a file needs no copy
+  bool integrated_work;  // work is complete when the call returns
 };
 
 struct ResolvedAddress {
@@ -175,7 +175,8 @@ struct Primitives {
 
 /// True if the table has an entry for this primitive.
 [[nodiscard]] bool supports(const Primitives& primitives, Primitive primitive) noexcept;
-/// The primitive's name as written in this table; `primitive_named` throws Error(kValue) if unknown.
+/// The primitive's name as written in this table; `primitive_named` throws Error(kValue) if
+/// unknown.
 [[nodiscard]] const char* name_of(Primitive primitive) noexcept;
 [[nodiscard]] Primitive primitive_named(const char* name);
 

@@ -1,6 +1,8 @@
 // Streams of a device: order, tickets, waits.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "device/device.h"
@@ -20,7 +22,8 @@ class Stream {
 
   /// The ticket of the newest work submitted; 0 on devices whose work is complete on return.
   [[nodiscard]] Ticket submitted() const;
-  /// The newest ticket known to be complete; polls the device only if the cached one is older than `wanted`.
+  /// The newest ticket known to be complete; polls the device only if the cached one is older than
+  /// `wanted`.
   [[nodiscard]] bool is_complete(Ticket wanted);
   /// Blocks until `ticket` is complete. Callers that hold the Python lock release it first.
   void wait(Ticket ticket);
@@ -29,10 +32,12 @@ class Stream {
   void wait_stream(Stream& other);
 
  private:
+  void note_completed(Ticket ticket) noexcept;
+
   Device& device_;
   StreamHandle handle_;
   bool owned_;
-  Ticket completed_ = 0;
+  std::atomic<Ticket> completed_{0};
 };
 
 /// The default stream of a device, and the calling thread's current stream on it.
@@ -40,5 +45,7 @@ class Stream {
 [[nodiscard]] Stream& current_stream(Device& device);
 /// Sets the calling thread's current stream on the stream's device; returns the former one.
 Stream& set_current_stream(Stream& stream);
+/// A stream of its own. A smaller number is a higher priority, where the device has any.
+[[nodiscard]] std::shared_ptr<Stream> create_stream(Device& device, std::int32_t priority);
 
 }  // namespace nbx

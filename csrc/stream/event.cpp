@@ -1,0 +1,71 @@
+#include "stream/event.h"
+
+#include "core/error.h"
+#include "core/log.h"
+#include "stream/fault.h"
+
+namespace nbx {
+
+Event::Event(Device& device, bool timing) : device_(device), timing_(timing) {
+  device.require(Primitive::k_event_create);
+  device.check(device.primitives().event_create(device.ordinal(), timing, &handle_),
+               "event_create");
+}
+
+Event::~Event() {
+  const Primitives& table = device_.primitives();
+  const Status status = table.event_destroy(device_.ordinal(), handle_);
+  if (status != kSuccess) {
+    log(LogLevel::kError, std::string("event_destroy: ") + table.status_text(status));
+  }
+}
+
+void Event::record(Stream& stream) {
+  if (&stream.device() != &device_) {
+    throw Error(ErrorKind::kValue, "record: the event is of " + device_.name() +
+                                       " and the stream of " + stream.device().name() +
+                                       "; make the event for the stream's device");
+  }
+  device_.check(device_.primitives().event_record(device_.ordinal(), handle_, stream.handle()),
+                "event_record");
+}
+
+void Event::block(Stream& stream) {
+  Device& other = stream.device();
+  if (other.kind() != device_.kind()) {
+    // Different drivers cannot wait for each other's events; the host does.
+    synchronize();
+    return;
+  }
+  other.check(other.primitives().stream_wait_event(other.ordinal(), stream.handle(), handle_),
+              "stream_wait_event");
+}
+
+bool Event::is_complete() {
+  bool complete = false;
+  device_.check(device_.primitives().event_query(device_.ordinal(), handle_, &complete),
+                "event_query");
+  return complete;
+}
+
+void Event::synchronize() {
+  device_.check(device_.primitives().event_synchronize(device_.ordinal(), handle_),
+                "event_synchronize");
+  raise_fault(device_);
+}
+
+double Event::seconds_to(const Event& end) const {
+  if (&end.device_ != &device_ || !timing_ || !end.timing_) {
+    throw Error(ErrorKind::kValue,
+                "elapsed: both events must be made with timing=True for one "
+                "device, got " +
+                    device_.name() + " and " + end.device_.name());
+  }
+  double seconds = 0.0;
+  device_.check(
+      device_.primitives().event_elapsed(device_.ordinal(), handle_, end.handle_, &seconds),
+      "event_elapsed");
+  return seconds;
+}
+
+}  // namespace nbx

@@ -1,0 +1,146 @@
+#include "stream/stream.h"
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "core/log.h"
+#include "stream/event.h"
+#include "stream/fault.h"
+
+namespace nbx {
+namespace {
+
+constexpr std::size_t kQuickOrdinals = 16;
+using Key = std::pair<DeviceKind, std::int32_t>;
+
+Key key_of(const Device& device) noexcept { return {device.kind(), device.ordinal()}; }
+
+/// Never destroyed: frees of memory after static destructors still name their stream.
+struct Defaults {
+  std::mutex mutex;
+  std::map<Key, std::unique_ptr<Stream>> streams;
+  std::atomic<Stream*> quick[kDeviceKindCount][kQuickOrdinals] = {};
+};
+
+Defaults& defaults() {
+  static auto* const instance = std::make_unique<Defaults>().release();
+  return *instance;
+}
+
+/// The thread's current streams; null is the default stream.
+constinit thread_local Stream* current[kDeviceKindCount][kQuickOrdinals] = {};
+thread_local std::map<Key, Stream*> further_current;
+
+bool is_quick(const Device& device) noexcept {
+  return static_cast<std::size_t>(device.ordinal()) < kQuickOrdinals;
+}
+
+Stream*& current_slot(const Device& device) {
+  if (!is_quick(device)) return further_current[key_of(device)];
+  return current[static_cast<std::size_t>(device.kind())]
+                [static_cast<std::size_t>(device.ordinal())];
+}
+
+}  // namespace
+
+Stream::Stream(Device& device, StreamHandle handle, bool owned)
+    : device_(device), handle_(handle), owned_(owned) {}
+
+Stream::~Stream() {
+  Stream*& slot = current_slot(device_);
+  if (slot == this) slot = nullptr;
+  if (!owned_) return;
+  const Primitives& table = device_.primitives();
+  const Status status = table.stream_destroy(device_.ordinal(), handle_);
+  if (status != kSuccess) {
+    log(LogLevel::kError, std::string("stream_destroy: ") + table.status_text(status));
+  }
+}
+
+Ticket Stream::submitted() const {
+  if (device_.properties().integrated_work) return 0;
+  Ticket ticket = 0;
+  device_.check(device_.primitives().submitted_ticket(device_.ordinal(), handle_, &ticket),
+                "submitted_ticket");
+  return ticket;
+}
+
+bool Stream::is_complete(Ticket wanted) {
+  if (completed_.load(std::memory_order_acquire) >= wanted) return true;
+  Ticket ticket = 0;
+  device_.check(device_.primitives().completed_ticket(device_.ordinal(), handle_, &ticket),
+                "completed_ticket");
+  note_completed(ticket);
+  return ticket >= wanted;
+}
+
+void Stream::note_completed(Ticket ticket) noexcept {
+  Ticket known = completed_.load(std::memory_order_relaxed);
+  while (known < ticket &&
+         !completed_.compare_exchange_weak(known, ticket, std::memory_order_release)) {
+  }
+}
+
+void Stream::wait(Ticket ticket) {
+  if (completed_.load(std::memory_order_acquire) < ticket) {
+    device_.check(device_.primitives().wait_ticket(device_.ordinal(), handle_, ticket),
+                  "wait_ticket");
+    note_completed(ticket);
+  }
+  raise_fault(device_);
+}
+
+void Stream::synchronize() {
+  if (!device_.properties().integrated_work) {
+    device_.check(device_.primitives().stream_synchronize(device_.ordinal(), handle_),
+                  "stream_synchronize");
+  }
+  raise_fault(device_);
+}
+
+void Stream::wait_stream(Stream& other) {
+  if (&other == this || other.device_.properties().integrated_work) return;
+  Event event(other.device_, false);
+  event.record(other);
+  event.block(*this);
+}
+
+Stream& default_stream(Device& device) {
+  Defaults& all = defaults();
+  std::atomic<Stream*>* slot = is_quick(device)
+                                   ? &all.quick[static_cast<std::size_t>(device.kind())]
+                                               [static_cast<std::size_t>(device.ordinal())]
+                                   : nullptr;
+  if (slot != nullptr) {
+    if (Stream* known = slot->load(std::memory_order_acquire)) return *known;
+  }
+  const std::lock_guard<std::mutex> guard(all.mutex);
+  std::unique_ptr<Stream>& stream = all.streams[key_of(device)];
+  if (stream == nullptr) stream = std::make_unique<Stream>(device, StreamHandle{0}, false);
+  if (slot != nullptr) slot->store(stream.get(), std::memory_order_release);
+  return *stream;
+}
+
+Stream& current_stream(Device& device) {
+  Stream* stream = current_slot(device);
+  return stream != nullptr ? *stream : default_stream(device);
+}
+
+Stream& set_current_stream(Stream& stream) {
+  Stream& former = current_stream(stream.device());
+  current_slot(stream.device()) = &stream;
+  return former;
+}
+
+std::shared_ptr<Stream> create_stream(Device& device, std::int32_t priority) {
+  device.require(Primitive::k_stream_create);
+  StreamHandle handle = 0;
+  device.check(device.primitives().stream_create(device.ordinal(), priority, &handle),
+               "stream_create");
+  return std::make_shared<Stream>(device, handle, true);
+}
+
+}  // namespace nbx
