@@ -86,13 +86,16 @@ NBX_INLINE void bit_cast_to(To& to, const From& from) {
 /// Sum of the lanes, in a fixed order (pairs of halves).
 template <int kWidth>
 NBX_INLINE float sum_lanes(const typename Vector<kWidth>::F& vector) {
-  float lanes[kWidth];
-  store(lanes, vector);
-  NBX_UNROLL
-  for (int half = kWidth / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  if constexpr (kWidth == 4) {
+    return (vector[0] + vector[2]) + (vector[1] + vector[3]);
+  } else {
+    typename Vector<kWidth / 2>::F low;
+    typename Vector<kWidth / 2>::F high;
+    std::memcpy(&low, &vector, sizeof(low));
+    std::memcpy(&high, reinterpret_cast<const char*>(&vector) + sizeof(low), sizeof(high));
+    const typename Vector<kWidth / 2>::F sum = low + high;
+    return sum_lanes<kWidth / 2>(sum);
   }
-  return lanes[0];
 }
 
 }  // namespace nbx::cpu

@@ -1,0 +1,234 @@
+// The inner loops over quantised blocks: decoding, encoding, products with a few vectors.
+#include <algorithm>
+#include <cmath>
+
+#include "core/half.h"
+#include "cpu/matmul.h"
+#include "cpu/quantized.h"
+#include "cpu/target.h"
+
+namespace nbx::cpu {
+namespace {
+
+void put_half(std::byte* to, float value) noexcept {
+  const auto half = from_float<Float16>(value);
+  std::memcpy(to, &half, sizeof(half));
+}
+
+// The first two halves of a block as floats.
+template <int kWidth>
+NBX_INLINE void widen_pair(const std::byte* block, float& first, float& second) {
+#if NBX_X86
+  if constexpr (kWidth > 4) {
+    Vector<4>::F wide;
+    // Four halves are read; a block is longer than that.
+    __asm__("vcvtph2ps %1, %0" : "=x"(wide) : "m"(*reinterpret_cast<const char (*)[8]>(block)));
+    first = wide[0];
+    second = wide[1];
+    return;
+  }
+#endif
+  Float16 halves[2];
+  std::memcpy(halves, block, sizeof(halves));
+  first = to_float(halves[0]);
+  second = to_float(halves[1]);
+}
+
+// Each format loads kWidth weights at a time: part p of a block, p < 32 / kWidth.
+struct Q41 {
+  static constexpr Format kFormat = Format::q4_1;
+
+  template <int kWidth>
+  struct Block {
+    float scale;
+    float offset;
+    const std::byte* codes;
+
+    NBX_INLINE explicit Block(const std::byte* block) : codes(block + 4) {
+      widen_pair<kWidth>(block, scale, offset);
+    }
+    // Low and high nibbles of kWidth bytes: the weights at `part * kWidth` and 16 further on.
+    NBX_INLINE void load_two(int part, typename Vector<kWidth>::F& low,
+                             typename Vector<kWidth>::F& high) const {
+      using F = typename Vector<kWidth>::F;
+      using I = typename Vector<kWidth>::I;
+      typename Vector<kWidth>::B bytes;
+      load(bytes, codes + part * kWidth);
+      const I wide = __builtin_convertvector(bytes, I);
+      low = __builtin_convertvector(wide & 15, F) * scale + offset;
+      high = __builtin_convertvector(wide >> 4, F) * scale + offset;
+    }
+  };
+};
+
+struct Q80 {
+  static constexpr Format kFormat = Format::q8_0;
+
+  template <int kWidth>
+  struct Block {
+    float scale;
+    const std::byte* codes;
+
+    NBX_INLINE explicit Block(const std::byte* block) : codes(block + 2) {
+      float unused;
+      widen_pair<kWidth>(block, scale, unused);
+    }
+    NBX_INLINE void load_two(int part, typename Vector<kWidth>::F& low,
+                             typename Vector<kWidth>::F& high) const {
+      using F = typename Vector<kWidth>::F;
+      using I = typename Vector<kWidth>::I;
+      typename Vector<kWidth>::C bytes;
+      load(bytes, codes + part * kWidth);
+      low = __builtin_convertvector(__builtin_convertvector(bytes, I), F) * scale;
+      load(bytes, codes + part * kWidth + 16);
+      high = __builtin_convertvector(__builtin_convertvector(bytes, I), F) * scale;
+    }
+  };
+};
+
+template <class Kind, int kWidth>
+NBX_INLINE void decode_as(const std::byte* blocks, std::int64_t count, float* weights) {
+  using F = typename Vector<kWidth>::F;
+  for (std::int64_t b = 0; b < count; ++b) {
+    const typename Kind::template Block<kWidth> block(blocks + b * facts_of(Kind::kFormat).bytes);
+    NBX_UNROLL
+    for (int part = 0; part < 16 / kWidth; ++part) {
+      F low;
+      F high;
+      block.load_two(part, low, high);
+      store(weights + b * 32 + part * kWidth, low);
+      store(weights + b * 32 + part * kWidth + 16, high);
+    }
+  }
+}
+
+template <class Kind, int kWidth, int kTokens>
+NBX_INLINE void multiply_as(const BlockProduct& job) {
+  using F = typename Vector<kWidth>::F;
+  for (std::int64_t row = 0; row < job.row_count; ++row) {
+    const std::byte* blocks = job.rows + row * job.row_bytes;
+    F sums[kTokens][2] = {};
+    for (std::int64_t b = 0; b < job.blocks; ++b) {
+      const typename Kind::template Block<kWidth> block(blocks + b * facts_of(Kind::kFormat).bytes);
+      NBX_UNROLL
+      for (int part = 0; part < 16 / kWidth; ++part) {
+        F low;
+        F high;
+        block.load_two(part, low, high);
+        NBX_UNROLL
+        for (int t = 0; t < kTokens; ++t) {
+          const float* x = job.x + t * job.x_stride + b * 32 + part * kWidth;
+          F v;
+          load(v, x);
+          sums[t][0] += v * low;
+          load(v, x + 16);
+          sums[t][1] += v * high;
+        }
+      }
+    }
+    NBX_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      const F sum = sums[t][0] + sums[t][1];
+      job.out[t * job.out_stride + row] = sum_lanes<kWidth>(sum);
+    }
+  }
+}
+
+template <class Kind, int kWidth>
+NBX_INLINE void multiply_few_as(const BlockProduct& job) {
+  switch (job.tokens) {
+    case 1:
+      return multiply_as<Kind, kWidth, 1>(job);
+    case 2:
+      return multiply_as<Kind, kWidth, 2>(job);
+    case 3:
+      return multiply_as<Kind, kWidth, 3>(job);
+    default:
+      static_assert(kFewTokens == 4);
+      return multiply_as<Kind, kWidth, 4>(job);
+  }
+}
+
+template <int kWidth>
+NBX_INLINE void decode_q4_1_body(const std::byte* blocks, std::int64_t count, float* weights) {
+  decode_as<Q41, kWidth>(blocks, count, weights);
+}
+template <int kWidth>
+NBX_INLINE void decode_q8_0_body(const std::byte* blocks, std::int64_t count, float* weights) {
+  decode_as<Q80, kWidth>(blocks, count, weights);
+}
+template <int kWidth>
+NBX_INLINE void multiply_q4_1_body(const BlockProduct& job) {
+  multiply_few_as<Q41, kWidth>(job);
+}
+template <int kWidth>
+NBX_INLINE void multiply_q8_0_body(const BlockProduct& job) {
+  multiply_few_as<Q80, kWidth>(job);
+}
+NBX_VECTORISED(decode_q4_1, (const std::byte* blocks, std::int64_t count, float* weights),
+               (blocks, count, weights))
+NBX_VECTORISED(decode_q8_0, (const std::byte* blocks, std::int64_t count, float* weights),
+               (blocks, count, weights))
+NBX_VECTORISED(multiply_q4_1, (const BlockProduct& job), (job))
+NBX_VECTORISED(multiply_q8_0, (const BlockProduct& job), (job))
+
+void encode_q4_1(const float* weights, std::byte* block) {
+  const auto [low, high] = std::minmax_element(weights, weights + 32);
+  const float scale = (*high - *low) / 15.0F;
+  const float inverse = scale != 0.0F ? 1.0F / scale : 0.0F;
+  put_half(block, scale);
+  put_half(block + 2, *low);
+  const auto code = [&](int i) {
+    const float shifted = (weights[i] - *low) * inverse + 0.5F;
+    return static_cast<unsigned>(std::clamp(shifted, 0.0F, 15.0F));
+  };
+  for (int i = 0; i < 16; ++i) block[4 + i] = static_cast<std::byte>(code(i) | code(i + 16) << 4);
+}
+
+void encode_q8_0(const float* weights, std::byte* block) {
+  float greatest = 0.0F;
+  for (int i = 0; i < 32; ++i) greatest = std::max(greatest, std::fabs(weights[i]));
+  const float scale = greatest / 127.0F;
+  const float inverse = scale != 0.0F ? 1.0F / scale : 0.0F;
+  put_half(block, scale);
+  for (int i = 0; i < 32; ++i) {
+    const float code = std::clamp(std::round(weights[i] * inverse), -127.0F, 127.0F);
+    block[2 + i] = static_cast<std::byte>(static_cast<int>(code));
+  }
+}
+
+}  // namespace
+
+void decode_blocks(Format format, const std::byte* blocks, std::int64_t count, float* weights) {
+  switch (format) {
+    case Format::q4_1:
+      return decode_q4_1(blocks, count, weights);
+    case Format::q8_0:
+      return decode_q8_0(blocks, count, weights);
+  }
+}
+
+void encode_blocks(Format format, const float* weights, std::int64_t count, std::byte* blocks) {
+  for (std::int64_t b = 0; b < count; ++b) {
+    std::byte* to = blocks + b * facts_of(format).bytes;
+    switch (format) {
+      case Format::q4_1:
+        encode_q4_1(weights + b * 32, to);
+        break;
+      case Format::q8_0:
+        encode_q8_0(weights + b * 32, to);
+        break;
+    }
+  }
+}
+
+void multiply_blocks(Format format, const BlockProduct& job) {
+  switch (format) {
+    case Format::q4_1:
+      return multiply_q4_1(job);
+    case Format::q8_0:
+      return multiply_q8_0(job);
+  }
+}
+
+}  // namespace nbx::cpu
