@@ -136,7 +136,8 @@ TEST(Half, RoundsRandomAndSpecialNumbers) {
     double value = 0;
     std::memcpy(&value, &word, sizeof(value));
     values.push_back(value);
-    values.push_back(std::ldexp(1.0 + static_cast<double>(rng()) * 0x1p-32, static_cast<int>(rng() % 60) - 30));
+    values.push_back(
+        std::ldexp(1.0 + static_cast<double>(rng()) * 0x1p-32, static_cast<int>(rng() % 60) - 30));
   }
   for (const DType dtype : kNarrow) {
     for (const double value : values) {

@@ -1,0 +1,73 @@
+// Activations of neural networks.
+
+#include <cmath>
+
+#include "cpu/elementwise.h"
+#include "cpu/elementwise_math.h"
+
+namespace nbx::cpu {
+namespace {
+
+template <class T>
+NBX_INLINE T extra(const Extras& extras, int index) {
+  return static_cast<T>(extras.value[index]);
+}
+
+/// Extra 0: 0 for the exact form, 1 for the one with tanh.
+template <class T>
+NBX_INLINE T gelu(T x, const Extras& extras) {
+  if (extras.value[0] != 0.0) {
+    const T cubic = x + T(0.044715) * x * x * x;
+    return T(0.5) * x * (T{1} + math::hyperbolic_tangent(T(0.797884560802865355880) * cubic));
+  }
+  return T(0.5) * x * math::one_plus_error(x * T(0.707106781186547524401));
+}
+
+/// log(1 + exp(x)) without overflow.
+template <class T>
+T log_one_plus_exp(T x) {
+  return (x > T{0} ? x : T{0}) + std::log1p(math::exponential(-std::fabs(x)));
+}
+
+/// Extras: beta, threshold.
+template <class T>
+T softplus(T x, const Extras& extras) {
+  const T scaled = x * extra<T>(extras, 0);
+  if (scaled > extra<T>(extras, 1) || x != x) return x;
+  return log_one_plus_exp(scaled) / extra<T>(extras, 0);
+}
+
+template <class T>
+T mish(T x) {
+  return x != x ? x : x * math::hyperbolic_tangent(log_one_plus_exp(x));
+}
+
+template <class T>
+T log_sigmoid(T x) {
+  return x != x ? x : -log_one_plus_exp(-x);
+}
+
+/// relu6(x + 3) / 6; NaN stays.
+template <class T>
+NBX_INLINE T hard_sigmoid(T x) {
+  const T shifted = x + T{3};
+  const T low = shifted < T{0} ? T{0} : shifted;
+  return (low > T{6} ? T{6} : low) / T{6};
+}
+
+NBX_UNARY("relu", Relu, RealTypes, Cost::kCheap, x < T{0} ? T{0} : x)
+NBX_UNARY("sigmoid", Sigmoid, FloatTypes, Cost::kMath, math::sigmoid(x))
+NBX_UNARY("silu", Silu, FloatTypes, Cost::kMath, x* math::sigmoid(x))
+NBX_UNARY("hardsigmoid", HardSigmoid, FloatTypes, Cost::kCheap, hard_sigmoid(x))
+NBX_UNARY("hardswish", HardSwish, FloatTypes, Cost::kCheap, x* hard_sigmoid(x))
+NBX_UNARY("mish", Mish, FloatTypes, Cost::kLibrary, mish(x))
+NBX_UNARY("log_sigmoid", LogSigmoid, FloatTypes, Cost::kLibrary, log_sigmoid(x))
+NBX_UNARY_WITH("gelu", Gelu, 1, FloatTypes, Cost::kMath, gelu(x, extras))
+NBX_UNARY_WITH("softplus", Softplus, 2, FloatTypes, Cost::kLibrary, softplus(x, extras))
+NBX_UNARY_WITH("elu", Elu, 1, FloatTypes, Cost::kLibrary,
+               x > T{0} ? x : extra<T>(extras, 0) * std::expm1(x))
+NBX_UNARY_WITH("leaky_relu", LeakyRelu, 1, FloatTypes, Cost::kCheap,
+               x < T{0} ? x * extra<T>(extras, 0) : x)
+
+}  // namespace
+}  // namespace nbx::cpu
