@@ -18,6 +18,13 @@ std::uint64_t shortfall_of(const RefusalFigures& f) {
   return f.granted > room ? f.granted - room : 0;
 }
 
+/// The largest request that would have been served instead, nothing released.
+std::uint64_t would_fit(const RefusalFigures& f) {
+  std::uint64_t bytes = std::max(f.largest_hole, f.driver_free.value_or(0) + f.unused);
+  if (f.over_budget) bytes = std::min(bytes, *f.budget > f.held ? *f.budget - f.held : 0);
+  return bytes;
+}
+
 std::string budget_sentence(const RefusalFigures& f) {
   return "the budget of " + f.tag + " is " + format_bytes(*f.budget) + " and " +
          format_bytes(f.held) + " of it are in use";
@@ -76,6 +83,8 @@ Error refusal(const RefusalFigures& f) {
       .with("pool_blocks", figure(f.parked_blocks))
       .with("pending", figure(f.pending))
       .with("largest_hole", figure(f.largest_hole));
+  if (f.over_budget) error.with("held", figure(f.held));
+  if (f.driver_free) error.with("would_fit", figure(would_fit(f)));
   if (f.over_budget || f.driver_free) error.with("shortfall", figure(shortfall));
   if (f.budget) error.with("budget", figure(*f.budget));
   if (f.driver_free) error.with("driver_free", figure(*f.driver_free));

@@ -19,6 +19,7 @@ struct RefusalFigures {
   std::uint64_t pending = 0;  // freed bytes whose work may still run
   std::uint64_t parked_blocks = 0;
   std::uint64_t largest_hole = 0;
+  std::uint64_t unused = 0;  // bytes of segments without a live block: exchangeable for others
   bool over_budget = false;  // an account refused: `held` of its `budget` were in use
   std::uint64_t held = 0;
   std::optional<std::uint64_t> budget;       // none: unlimited

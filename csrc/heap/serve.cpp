@@ -208,6 +208,7 @@ RefusalFigures Heap::State::figures(const HeapRequest& request) {
     result.parked = mapped - live - result.pending;
     result.parked_blocks = space.free_blocks();
     result.largest_hole = space.largest_hole();
+    result.unused = space.unused_bytes(Space::kSharedHome) + space.unused_bytes(Space::kSingleHome);
   }
   const Account* root = &request.account;
   while (root->parent() != nullptr) root = root->parent();

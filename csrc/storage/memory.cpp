@@ -62,6 +62,12 @@ DeviceMemory::DeviceMemory(Device& opened)
       mapped(root.child("mapped")),
       pinned(root.child("pinned")),
       heap(opened, &root.tree_lock()) {
+  // The system bounds the host by itself, and mapped files need no memory there.
+  if (!opened.properties().integrated_work && opened.primitives().budget != nullptr) {
+    std::uint64_t own = 0;
+    opened.check(opened.primitives().budget(opened.ordinal(), &own), "budget");
+    root.set_limit(own);
+  }
   const std::uint64_t total = opened.properties().total_bytes;
   if (!environment_text("NBX_MEMORY_BUDGET").empty()) {
     root.set_limit(environment_bytes("NBX_MEMORY_BUDGET", total));
@@ -137,6 +143,13 @@ Account& tagged_account(Account& kind) {
   for (const std::string& part : tag->parts) account = &account->child(part);
   tag->resolved[tag->next] = Tag::Resolved{&kind, account};
   tag->next = (tag->next + 1) % tag->resolved.size();
+  return *account;
+}
+
+Account& account_at(Account& kind, const std::string& path) {
+  if (path.empty()) return kind;
+  Account* account = &kind;
+  for (const std::string& part : split_path(path)) account = &account->child(part);
   return *account;
 }
 

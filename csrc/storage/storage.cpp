@@ -5,6 +5,7 @@
 
 #include "core/log.h"
 #include "heap/blocking.h"
+#include "stream/fault.h"
 
 namespace nbx {
 namespace {
@@ -142,6 +143,7 @@ void Storage::wait() {
   for (const BlockUse& use : uses) {
     if (use.ticket != 0) wait_for(device(), use);
   }
+  raise_fault(device());
 }
 
 bool Storage::is_idle() {

@@ -28,6 +28,9 @@ struct DeviceMemory {
 
 /// The calling thread's tag path ("", "kv", "weights/layer.3"); new storages are counted under it.
 [[nodiscard]] Account& tagged_account(Account& kind);
+/// The account below `kind` that a tag path names, made on first use. Throws Error(kValue) for a
+/// path with an empty part.
+[[nodiscard]] Account& account_at(Account& kind, const std::string& path);
 /// Sets the calling thread's tag and returns the former one. "" is the untagged account.
 std::string set_tag(std::string path);
 

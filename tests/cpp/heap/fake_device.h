@@ -35,6 +35,7 @@ struct FakeDriver {
   std::uint64_t waits = 0;
   std::uint64_t synchronizations = 0;
   std::map<StreamHandle, Ticket> completed;
+  std::map<StreamHandle, Ticket> submitted;
   std::map<StreamHandle, bool> gone;
 
   void reset() {
@@ -44,6 +45,7 @@ struct FakeDriver {
     fail_allocation = -1;
     fail_status = kAllocationRefused;
     completed.clear();
+    submitted.clear();
     gone.clear();
   }
 };
@@ -95,6 +97,13 @@ inline Status fake_completed(std::int32_t, StreamHandle stream, Ticket* ticket) 
   return kSuccess;
 }
 
+inline Status fake_submitted(std::int32_t, StreamHandle stream, Ticket* ticket) {
+  FakeDriver& d = driver();
+  const std::lock_guard<std::mutex> guard(d.mutex);
+  *ticket = d.submitted[stream];
+  return d.gone[stream] ? 400 : kSuccess;
+}
+
 inline Status fake_wait(std::int32_t, StreamHandle stream, Ticket ticket) {
   FakeDriver& d = driver();
   const std::lock_guard<std::mutex> guard(d.mutex);
@@ -116,11 +125,12 @@ inline const char* fake_status_text(Status) { return "a status of the fake drive
 inline Primitives fake_primitives(DeviceKind kind) {
   Primitives table{};
   table.kind = kind;
-  table.kind_name = kind == DeviceKind::kCpu ? "cpu" : "sim";
+  table.kind_name = "fake";
   table.allocate = fake_allocate;
   table.free = fake_free;
   table.memory_info = fake_memory_info;
   table.completed_ticket = fake_completed;
+  table.submitted_ticket = fake_submitted;
   table.wait_ticket = fake_wait;
   table.synchronize = fake_synchronize;
   table.status_text = fake_status_text;
@@ -129,8 +139,9 @@ inline Primitives fake_primitives(DeviceKind kind) {
 
 /// `host`: work complete on return, as on the cpu. Resets the driver.
 inline Device& fake_device(bool host) {
-  static const Primitives tables[] = {fake_primitives(DeviceKind::kSim),
-                                      fake_primitives(DeviceKind::kCpu)};
+  // Kinds that this build cannot open: streams are known by kind and ordinal.
+  static const Primitives tables[] = {fake_primitives(DeviceKind::kHip),
+                                      fake_primitives(DeviceKind::kMetal)};
   static Device devices[] = {
       {tables[0], 0,
        DeviceProperties{"fake", "fake", 1ull << 40, 2 << 20, 256, false, false, false}},

@@ -1,0 +1,163 @@
+// Accounts, budgets, tags and the reports of the heaps. Storages themselves are C API types.
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+
+#include "bindings/arguments.h"
+#include "bindings/bindings.h"
+#include "core/bytes.h"
+#include "heap/blocking.h"
+#include "storage/storage.h"
+
+namespace nbx {
+namespace {
+
+namespace py = pybind11;
+using OptionalBytes = std::optional<std::uint64_t>;
+
+void* leave_python() noexcept {
+  if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) return nullptr;
+  return PyEval_SaveThread();
+}
+void enter_python(void* state) noexcept {
+  if (state != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state));
+}
+
+DeviceMemory& memory_named(const py::object& device) {
+  try {
+    return memory_of(python::to_device(device.ptr()));
+  } catch (const python::PythonError&) {
+    throw py::error_already_set();
+  }
+}
+
+/// The account of a tag, or the root, which holds the whole device.
+Account& account_of(DeviceMemory& memory, const std::optional<std::string>& tag) {
+  return tag ? account_at(memory.tensors, *tag) : memory.root;
+}
+
+OptionalBytes shown(std::uint64_t limit) {
+  return limit == kUnlimited ? OptionalBytes() : OptionalBytes(limit);
+}
+
+MemoryInfo driver_memory(const Device& device) {
+  device.require(Primitive::k_memory_info);
+  MemoryInfo info{};
+  device.check(device.primitives().memory_info(device.ordinal(), &info), "memory_info");
+  return info;
+}
+
+/// Bytes of an int or of a text such as "2 GiB" or "80%", which is of `total`; None: no limit.
+std::uint64_t limit_of(const py::object& value, const Device& device) {
+  if (value.is_none()) return kUnlimited;
+  if (py::isinstance<py::str>(value)) {
+    return parse_bytes(value.cast<std::string>(), driver_memory(device).total_bytes);
+  }
+  if (!py::isinstance<py::int_>(value) || py::isinstance<py::bool_>(value)) {
+    throw Error(ErrorKind::kType, "budget: got " + py::repr(value).cast<std::string>() +
+                                      "; give bytes as an int, a text such as '2 GiB' or '80%', or "
+                                      "None for no limit");
+  }
+  if (value < py::int_(0) || value > py::int_(INT64_MAX)) {
+    throw Error(ErrorKind::kValue, "budget: got " + py::repr(value).cast<std::string>() +
+                                       "; give 0 up to 2**63 - 1 bytes");
+  }
+  return value.cast<std::uint64_t>();
+}
+
+py::dict statistics_of(const py::object& device) {
+  DeviceMemory& memory = memory_named(device);
+  static_cast<void>(memory.heap.trim(kUnlimited));  // gives nothing back, but looks at the tickets
+  const HeapStatistics heap = memory.heap.statistics();
+  const AccountStatistics root = memory.root.statistics();
+  const MemoryInfo info = driver_memory(memory.device);
+  const std::uint64_t used = info.total_bytes - std::min(info.free_bytes, info.total_bytes);
+  py::dict result;
+  result["device"] = memory.device.name();
+  result["live"] = heap.live;
+  result["parked"] = heap.parked;
+  result["pending"] = heap.pending;
+  result["mapped"] = heap.mapped;
+  result["peak_live"] = heap.peak_live;
+  result["peak_mapped"] = heap.peak_mapped;
+  result["allocated"] = root.granted;
+  result["peak_allocated"] = root.peak_granted;
+  result["requested"] = root.requested;
+  result["in_place"] = memory.mapped.statistics().granted;
+  result["pinned"] = memory.pinned.statistics().granted;
+  result["external"] = used > heap.mapped ? used - heap.mapped : 0;
+  result["budget"] = shown(root.limit);
+  result["device_free"] = info.free_bytes;
+  result["device_total"] = info.total_bytes;
+  result["objects"] = root.objects;
+  result["live_blocks"] = heap.live_blocks;
+  result["free_blocks"] = heap.free_blocks;
+  result["largest_hole"] = heap.largest_hole;
+  result["driver_calls"] = heap.driver_calls;
+  return result;
+}
+
+py::list report_of(const py::object& device) {
+  py::list rows;
+  for (const AccountStatistics& row : memory_named(device).root.report()) {
+    rows.append(py::make_tuple(row.path, row.granted, row.peak_granted, row.requested, row.objects,
+                               shown(row.limit)));
+  }
+  return rows;
+}
+
+}  // namespace
+
+void bind_memory(py::module_& module) {
+  set_blocking_hooks(BlockingHooks{leave_python, enter_python});
+  module.def("memory_set_tag", &set_tag, py::arg("path"),
+             "Set the calling thread's tag path ('' for none); returns the former one.");
+  module.def(
+      "memory_set_limit",
+      [](const py::object& device, const std::optional<std::string>& tag, const py::object& value) {
+        DeviceMemory& memory = memory_named(device);
+        return shown(account_of(memory, tag).set_limit(limit_of(value, memory.device)));
+      },
+      py::arg("device"), py::arg("tag"), py::arg("value"),
+      "Set the limit of a tag, or of the whole device; returns the former one.");
+  module.def(
+      "memory_limit",
+      [](const py::object& device, const std::optional<std::string>& tag) {
+        return shown(account_of(memory_named(device), tag).limit());
+      },
+      py::arg("device"), py::arg("tag"), "Limit of a tag, or of the whole device; None if none.");
+  module.def("memory_statistics", &statistics_of, py::arg("device"), "Figures of a device.");
+  module.def("memory_report", &report_of, py::arg("device"),
+             "(path, bytes, peak, requested, objects, limit) of every account, of one moment.");
+  module.def(
+      "memory_allocated",
+      [](const py::object& device, bool peak) {
+        const AccountStatistics root = memory_named(device).root.statistics();
+        return peak ? root.peak_granted : root.granted;
+      },
+      py::arg("device"), py::arg("peak"), "Bytes that are counted on a device, or their peak.");
+  module.def(
+      "memory_reset_peak",
+      [](const py::object& device) {
+        DeviceMemory& memory = memory_named(device);
+        memory.root.reset_peak();
+        memory.heap.reset_peak();
+      },
+      py::arg("device"), "Lower every peak of a device to what is held.");
+  module.def(
+      "memory_trim",
+      [](const py::object& device, std::uint64_t keep) {
+        return memory_named(device).heap.trim(keep);
+      },
+      py::arg("device"), py::arg("keep"), "Give unused memory back; returns the bytes.");
+  module.def(
+      "memory_info",
+      [](const py::object& device) {
+        const MemoryInfo info = driver_memory(memory_named(device).device);
+        return py::make_tuple(info.free_bytes, info.total_bytes);
+      },
+      py::arg("device"), "(free, total) bytes as the device's driver says.");
+}
+
+}  // namespace nbx
