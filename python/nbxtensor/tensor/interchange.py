@@ -41,8 +41,8 @@ def from_numpy(array: np.ndarray[Any, Any], dtype: Any = None) -> Any:
         raise TypeError(f"from_numpy: {array.dtype} has the other byte order; convert it first")
     if not array.flags.aligned or not _whole_strides(array):
         raise ValueError(
-            f"from_numpy: strides {array.strides} of {array.dtype} or the address are not multiples "
-            "of the item size; copy the array first"
+            f"from_numpy: strides {array.strides} of {array.dtype} or the address are not "
+            "multiples of the item size; copy the array first"
         )
     # Types of ml_dtypes refuse the buffer protocol, their bits do not.
     carrier = array if array.dtype.type.__module__ == "numpy" else array.view(f"u{target.itemsize}")

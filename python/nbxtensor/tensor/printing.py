@@ -51,7 +51,8 @@ class PrintOptions:
                 )
 
 
-_options: ContextVar[PrintOptions] = ContextVar("nbxtensor_print_options", default=PrintOptions())
+_DEFAULT = PrintOptions()
+_options: ContextVar[PrintOptions] = ContextVar("nbxtensor_print_options", default=_DEFAULT)
 
 
 def get_printoptions() -> PrintOptions:
@@ -93,7 +94,7 @@ def _printable(tensor: Any) -> np.ndarray[Any, Any]:
     dtype = tensor.dtype
     if dtype.bits < 8:
         tensor = tensor.to(int8)
-    elif dtype.kind == "f" and not dtype.numpy or "." in dtype.numpy:
+    elif "." in dtype.numpy:
         tensor = tensor.to(float32)
     return np.asarray(memoryview(tensor.cpu()))
 
