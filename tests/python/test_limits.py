@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FILE_LINES = 600
 FUNCTION_LINES = 60
-FOLDERS = ("csrc", "python", "kernels", "tests", "tools", "examples", "benchmarks")
+FOLDERS = ("csrc", "python", "kernels", "tools", "examples")
 
 # Blanked before braces are matched: comments, texts, characters, preprocessor lines.
 NOISE = re.compile(
