@@ -7,33 +7,26 @@
 #include "cpu/pool.h"
 #include "cpu/rows.h"
 #include "cpu/target.h"
+#include "cpu/widen.h"
 
 namespace nbx::cpu {
 namespace {
 
-template <int kWidth, int kTokens, class Halves>
+template <int kWidth, int kTokens, class W>
 NBX_INLINE void dot_rows(const float* x, std::int64_t x_stride, const std::byte* weights,
                          std::int64_t row_stride, std::int64_t rows, std::int64_t k, float* out,
                          std::int64_t out_stride) {
   using F = typename Vector<kWidth>::F;
-  using U = typename Vector<kWidth>::U;
-  const auto* base = reinterpret_cast<const Halves*>(weights);
+  const auto* base = reinterpret_cast<const W*>(weights);
   for (std::int64_t j = 0; j < rows; ++j) {
-    const Halves* row = base + j * row_stride;
+    const W* row = base + j * row_stride;
     F sums[kTokens][2] = {};
     std::int64_t i = 0;
     for (; i + 2 * kWidth <= k; i += 2 * kWidth) {
       NBX_UNROLL
       for (int u = 0; u < 2; ++u) {
         F w;
-        if constexpr (sizeof(Halves) == 4) {
-          load(w, row + i + u * kWidth);
-        } else {
-          typename Vector<kWidth>::H narrow;
-          load(narrow, row + i + u * kWidth);
-          const U wide = __builtin_convertvector(narrow, U) << 16;
-          bit_cast_to(w, wide);
-        }
+        widen<kWidth>(w, row + i + u * kWidth);
         NBX_UNROLL
         for (int t = 0; t < kTokens; ++t) {
           F v;
@@ -46,14 +39,7 @@ NBX_INLINE void dot_rows(const float* x, std::int64_t x_stride, const std::byte*
       const F total = sums[t][0] + sums[t][1];
       float sum = sum_lanes<kWidth>(total);
       for (std::int64_t rest = i; rest < k; ++rest) {
-        float w;
-        if constexpr (sizeof(Halves) == 4) {
-          w = row[rest];
-        } else {
-          const std::uint32_t bits = static_cast<std::uint32_t>(row[rest]) << 16;
-          bit_cast_to(w, bits);
-        }
-        sum += x[t * x_stride + rest] * w;
+        sum += x[t * x_stride + rest] * widen_one(row[rest]);
       }
       out[t * out_stride + j] = sum;
     }
@@ -72,21 +58,21 @@ struct FewJob {
   int tokens;
 };
 
-template <int kWidth, class Halves>
+template <int kWidth, class W>
 NBX_INLINE void dot_few(const FewJob& j) {
   switch (j.tokens) {
     case 1:
-      return dot_rows<kWidth, 1, Halves>(j.x, j.x_stride, j.weights, j.row_stride, j.rows, j.k,
-                                         j.out, j.out_stride);
+      return dot_rows<kWidth, 1, W>(j.x, j.x_stride, j.weights, j.row_stride, j.rows, j.k, j.out,
+                                    j.out_stride);
     case 2:
-      return dot_rows<kWidth, 2, Halves>(j.x, j.x_stride, j.weights, j.row_stride, j.rows, j.k,
-                                         j.out, j.out_stride);
+      return dot_rows<kWidth, 2, W>(j.x, j.x_stride, j.weights, j.row_stride, j.rows, j.k, j.out,
+                                    j.out_stride);
     case 3:
-      return dot_rows<kWidth, 3, Halves>(j.x, j.x_stride, j.weights, j.row_stride, j.rows, j.k,
-                                         j.out, j.out_stride);
+      return dot_rows<kWidth, 3, W>(j.x, j.x_stride, j.weights, j.row_stride, j.rows, j.k, j.out,
+                                    j.out_stride);
     default:
-      return dot_rows<kWidth, 4, Halves>(j.x, j.x_stride, j.weights, j.row_stride, j.rows, j.k,
-                                         j.out, j.out_stride);
+      return dot_rows<kWidth, 4, W>(j.x, j.x_stride, j.weights, j.row_stride, j.rows, j.k, j.out,
+                                    j.out_stride);
   }
 }
 
@@ -96,8 +82,13 @@ NBX_INLINE void dot_float_body(const FewJob& job) {
 }
 template <int kWidth>
 NBX_INLINE void dot_bfloat_body(const FewJob& job) {
-  dot_few<kWidth, std::uint16_t>(job);
+  dot_few<kWidth, BFloat16>(job);
 }
+template <int kWidth>
+NBX_INLINE void dot_half_body(const FewJob& job) {
+  dot_few<kWidth, Float16>(job);
+}
+NBX_VECTORISED(dot_half, (const FewJob& job), (job))
 NBX_VECTORISED(dot_float, (const FewJob& job), (job))
 NBX_VECTORISED(dot_bfloat, (const FewJob& job), (job))
 
@@ -139,14 +130,17 @@ class DenseRows final : public WeightRows {
   }
 
   [[nodiscard]] bool multiplies_few() const noexcept override {
-    return (b_.dtype == DType::float32 || b_.dtype == DType::bfloat16) && b_.row_stride == 1;
+    return (b_.dtype == DType::float32 || b_.dtype == DType::bfloat16 ||
+            b_.dtype == DType::float16) &&
+           b_.row_stride == 1;
   }
 
   void multiply_few(const float* x, std::int64_t x_stride, int tokens, std::int64_t row,
                     std::int64_t rows, float* out, std::int64_t out_stride) const override {
     const FewJob job{x,   x_stride,   address(0, row), b_.column_stride, rows, k_,
                      out, out_stride, tokens};
-    b_.dtype == DType::float32 ? dot_float(job) : dot_bfloat(job);
+    if (b_.dtype == DType::float32) return dot_float(job);
+    b_.dtype == DType::float16 ? dot_half(job) : dot_bfloat(job);
   }
 
  private:

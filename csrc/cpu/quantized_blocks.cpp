@@ -6,6 +6,7 @@
 #include "cpu/matmul.h"
 #include "cpu/quantized.h"
 #include "cpu/target.h"
+#include "cpu/widen.h"
 
 namespace nbx::cpu {
 namespace {
@@ -13,25 +14,6 @@ namespace {
 void put_half(std::byte* to, float value) noexcept {
   const auto half = from_float<Float16>(value);
   std::memcpy(to, &half, sizeof(half));
-}
-
-// The first two halves of a block as floats.
-template <int kWidth>
-NBX_INLINE void widen_pair(const std::byte* block, float& first, float& second) {
-#if NBX_X86
-  if constexpr (kWidth > 4) {
-    Vector<4>::F wide;
-    // Four halves are read; a block is longer than that.
-    __asm__("vcvtph2ps %1, %0" : "=x"(wide) : "m"(*reinterpret_cast<const char (*)[8]>(block)));
-    first = wide[0];
-    second = wide[1];
-    return;
-  }
-#endif
-  Float16 halves[2];
-  std::memcpy(halves, block, sizeof(halves));
-  first = to_float(halves[0]);
-  second = to_float(halves[1]);
 }
 
 // Each format loads kWidth weights at a time: part p of a block, p < 32 / kWidth.
@@ -52,9 +34,8 @@ struct Q41 {
                              typename Vector<kWidth>::F& high) const {
       using F = typename Vector<kWidth>::F;
       using I = typename Vector<kWidth>::I;
-      typename Vector<kWidth>::B bytes;
-      load(bytes, codes + part * kWidth);
-      const I wide = __builtin_convertvector(bytes, I);
+      I wide;
+      widen_unsigned_bytes<kWidth>(wide, codes + part * kWidth);
       low = __builtin_convertvector(wide & 15, F) * scale + offset;
       high = __builtin_convertvector(wide >> 4, F) * scale + offset;
     }
@@ -77,11 +58,11 @@ struct Q80 {
                              typename Vector<kWidth>::F& high) const {
       using F = typename Vector<kWidth>::F;
       using I = typename Vector<kWidth>::I;
-      typename Vector<kWidth>::C bytes;
-      load(bytes, codes + part * kWidth);
-      low = __builtin_convertvector(__builtin_convertvector(bytes, I), F) * scale;
-      load(bytes, codes + part * kWidth + 16);
-      high = __builtin_convertvector(__builtin_convertvector(bytes, I), F) * scale;
+      I wide;
+      widen_signed_bytes<kWidth>(wide, codes + part * kWidth);
+      low = __builtin_convertvector(wide, F) * scale;
+      widen_signed_bytes<kWidth>(wide, codes + part * kWidth + 16);
+      high = __builtin_convertvector(wide, F) * scale;
     }
   };
 };

@@ -60,9 +60,6 @@ struct Vector;
     typedef float F __attribute__((vector_size((width) * 4)));         \
     typedef std::int32_t I __attribute__((vector_size((width) * 4)));  \
     typedef std::uint32_t U __attribute__((vector_size((width) * 4))); \
-    typedef std::uint16_t H __attribute__((vector_size((width) * 2))); \
-    typedef std::uint8_t B __attribute__((vector_size((width) * 1)));  \
-    typedef std::int8_t C __attribute__((vector_size((width) * 1)));   \
   };
 NBX_VECTOR(4)
 NBX_VECTOR(8)
