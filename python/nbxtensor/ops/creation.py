@@ -11,7 +11,7 @@ from nbxtensor import _core
 from nbxtensor.dtype import DType, as_dtype, bool_, default_dtype
 from nbxtensor.ops.plan import Builder, Number, Window
 from nbxtensor.ops.signature import scalar, static, written
-from nbxtensor.ops.table import EVERY, NAMES, REAL, Row, Sample, register
+from nbxtensor.ops.table import EVERY, OPS, REAL, Row, Sample, register
 from nbxtensor.tensor import Tensor
 
 OUT = written("out")
@@ -92,10 +92,10 @@ _fill_row(
     dtypes=EVERY,
 )
 
-_fill = NAMES.pop("fill_value")
-_fill_arange = NAMES.pop("fill_arange")
-_fill_linspace = NAMES.pop("fill_linspace")
-_fill_eye = NAMES.pop("fill_eye")
+_fill = OPS["fill_value"]
+_fill_arange = OPS["fill_arange"]
+_fill_linspace = OPS["fill_linspace"]
+_fill_eye = OPS["fill_eye"]
 
 Shape = int | Sequence[int]
 

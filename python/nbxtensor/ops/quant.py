@@ -13,7 +13,7 @@ from nbxtensor.ops.matmul import flat_rows
 from nbxtensor.ops.plan import Builder, Window
 from nbxtensor.ops.position import ids_window
 from nbxtensor.ops.signature import optional_tensor, static, tensor
-from nbxtensor.ops.table import NAMES, Row, Sample, register
+from nbxtensor.ops.table import OPS, Row, Sample, register
 
 BLOCKS = tensor("blocks")
 FORMAT = static("format")
@@ -143,8 +143,8 @@ register(
     )
 )
 
-_linear = NAMES["linear_quantized"]
-_embedding = NAMES["embedding_quantized"]
+_linear = OPS["linear_quantized"]
+_embedding = OPS["embedding_quantized"]
 
 
 def _is_quantized(value: Any) -> bool:

@@ -147,6 +147,8 @@ class Row:
 
 
 TABLE: dict[str, Row] = {}
+# The op of each row.
+OPS: dict[str, Any] = {}
 # Every name that the namespace gets: rows, their aliases and their in-place forms.
 NAMES: dict[str, Any] = {}
 # Names that Tensor gets.
@@ -193,7 +195,7 @@ def register(row: Row) -> Row:
     if row.oracle is None or row.samples is None or not row.summary:
         raise ValueError(f"row {row.name!r}: expected an oracle, samples and a summary")
     TABLE[row.name] = row
-    op = _op(row, row.name)
+    op = OPS[row.name] = _op(row, row.name)
     for name in (row.name, *row.aliases):
         NAMES[name] = op
     for name in row.methods:
