@@ -4,8 +4,9 @@
 //
 // Every line is the median of many runs: microseconds, and the rate that matters for the kernel
 // (GB/s of weights or cache for decoding, GFLOP/s for prefill).
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -71,6 +72,14 @@ Scalar integer(std::int64_t value) {
 Scalar real(double value) { return {ScalarKind::kReal, false, 0, value, 0.0}; }
 TensorView absent() { return {nullptr, nullptr, nullptr, 0, DType::float32}; }
 
+/// Seconds so far: of this thread alone when it does all the work, so that a busy machine does not
+/// show; else of the wall.
+double now() {
+  timespec time{};
+  clock_gettime(nbx::cpu::thread_count() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
 /// Median seconds of one call, over about a third of a second.
 double seconds(const char* name, const std::vector<TensorView>& tensors,
                const std::vector<Scalar>& scalars) {
@@ -80,13 +89,12 @@ double seconds(const char* name, const std::vector<TensorView>& tensors,
     std::exit(1);
   }
   const KernelCall call{tensors.data(), tensors.size(), scalars.data(), scalars.size(), nullptr};
-  using Clock = std::chrono::steady_clock;
   std::vector<double> times;
-  const auto start = Clock::now();
-  while (times.size() < 5 || Clock::now() - start < std::chrono::milliseconds(300)) {
-    const auto begin = Clock::now();
+  const double start = now();
+  while (times.size() < 5 || now() - start < 0.3) {
+    const double begin = now();
     kernel(call);
-    times.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    times.push_back(now() - begin);
   }
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
                    times.end());

@@ -23,6 +23,7 @@ NBX_INLINE void dot_rows(const float* x, std::int64_t x_stride, const std::byte*
     F sums[kTokens][2] = {};
     std::int64_t i = 0;
     for (; i + 2 * kWidth <= k; i += 2 * kWidth) {
+      __builtin_prefetch(reinterpret_cast<const std::byte*>(row + i) + kPrefetchBytes);
       NBX_UNROLL
       for (int u = 0; u < 2; ++u) {
         F w;

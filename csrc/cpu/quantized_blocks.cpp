@@ -90,6 +90,7 @@ NBX_INLINE void multiply_as(const BlockProduct& job) {
     const std::byte* blocks = job.rows + row * job.row_bytes;
     F sums[kTokens][2] = {};
     for (std::int64_t b = 0; b < job.blocks; ++b) {
+      __builtin_prefetch(blocks + b * facts_of(Kind::kFormat).bytes + kPrefetchBytes);
       const typename Kind::template Block<kWidth> block(blocks + b * facts_of(Kind::kFormat).bytes);
       NBX_UNROLL
       for (int part = 0; part < 16 / kWidth; ++part) {
