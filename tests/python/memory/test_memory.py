@@ -1,0 +1,265 @@
+"""Accounts, tags, budgets and reports as seen from Python."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from nbxtensor import _core, memory
+from nbxtensor.memory import Report, rows_of
+
+GRANULE = 64
+
+
+def take(size: int) -> object:
+    return _core.Storage(size, "cpu")
+
+
+def granted(size: int) -> int:
+    return -(-size // GRANULE) * GRANULE
+
+
+@pytest.fixture
+def before() -> memory.Stats:
+    """Figures of the cpu before the test: other tests may hold memory."""
+    return memory.stats("cpu")
+
+
+def test_tag_counts_what_the_block_allocates(rng: np.random.Generator) -> None:
+    sizes = [int(size) for size in rng.integers(0, 3_000_000, 40)]
+    start = memory.report("cpu").by_tag().get("test_tag", 0)
+    with memory.tag("test_tag"):
+        held = [take(size) for size in sizes]
+    outside = take(1000)
+    report = memory.report("cpu")
+    assert report.by_tag()["test_tag"] - start == sum(granted(size) for size in sizes)
+    (row,) = [r for r in report.rows if r.tag == "test_tag" and r.kind == "device"]
+    assert row.requested == sum(sizes)
+    assert row.objects == len(sizes)
+    del held, outside
+    assert memory.report("cpu").by_tag()["test_tag"] == start
+
+
+def test_tags_nest_and_come_back_after_an_error() -> None:
+    with memory.tag("outer"):
+        with pytest.raises(KeyError), memory.tag("inner"):
+            raise KeyError
+        assert take(1).account.endswith("/device/outer")
+    assert take(1).account.endswith("/device")
+
+
+def test_tag_is_a_decorator_and_of_one_thread() -> None:
+    accounts: list[str] = []
+
+    @memory.tag("decorated/part")
+    def function(depth: int) -> None:
+        accounts.append(take(1).account)
+        if depth:
+            function(depth - 1)
+
+    function(2)
+    assert {a.partition("/device/")[2] for a in accounts} == {"decorated/part"}
+    with memory.tag("here"):
+        thread = threading.Thread(target=lambda: accounts.append(take(1).account))
+        thread.start()
+        thread.join()
+    assert accounts[-1].endswith("/device")
+
+
+@pytest.mark.parametrize("path", ["/", "a/", "/a", "a//b"])
+def test_bad_tags_are_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="empty part"), memory.tag(path):
+        pass
+    assert take(1).account.endswith("/device")
+
+
+def test_a_tag_is_text() -> None:
+    with pytest.raises(TypeError, match="path"):
+        memory.tag(3)  # type: ignore[arg-type]
+
+
+def test_report_adds_up_to_the_byte(rng: np.random.Generator) -> None:
+    paths = ["", "weights", "weights/layer.0", "weights/layer.1", "kv", "a/b/c/d"]
+    held = []
+    for _ in range(100):
+        with memory.tag(paths[rng.integers(len(paths))]):
+            held.append(take(int(rng.integers(0, 100_000))))
+    report = memory.report("cpu")
+    assert sum(row.own for row in report.rows) == report.total
+    assert sum(report.by_tag().values()) == report.total
+    assert report.total == memory.allocated("cpu")
+    stats = memory.stats("cpu")
+    assert stats.allocated == stats.live + stats.in_place + stats.pinned == report.total
+    assert stats.mapped == stats.live + stats.parked + stats.pending
+    assert stats.objects == report.rows[0].objects
+    for row in report.rows:
+        below = [
+            r
+            for r in report.rows
+            if r.kind == row.kind and r.tag.rpartition("/")[0] == row.tag and r.tag and r is not row
+        ]
+        if row.kind:
+            assert row.bytes == row.own + sum(r.bytes for r in below)
+        assert 0 <= row.own <= row.bytes <= row.peak
+    del held
+
+
+def test_printed_lines_add_up_at_each_depth() -> None:
+    report = Report(
+        rows_of(
+            [
+                ("cpu", 1000, 1200, 900, 12, None),
+                ("cpu/device", 700, 900, 600, 9, None),
+                ("cpu/device/weights", 500, 800, 450, 5, 600),
+                ("cpu/device/weights/layer.0", 300, 400, 250, 3, None),
+                ("cpu/device/kv", 0, 100, 0, 0, None),
+                ("cpu/mapped", 300, 300, 300, 3, None),
+                ("cpu/mapped/weights", 300, 300, 300, 3, None),
+                ("cpu/pinned", 0, 0, 0, 0, None),
+            ]
+        ),
+        {"device": "cpu", "parked": 5, "pending": 6, "external": 7},
+    )
+    assert list(report.lines()) == [
+        ("device", 700, 900, 9),
+        ("  (untagged)", 200, None, 4),
+        ("  weights", 500, 800, 5),
+        ("    (own)", 200, None, 2),
+        ("    layer.0", 300, 400, 3),
+        ("  kv", 0, 100, 0),
+        ("mapped", 300, 300, 3),
+        ("  weights", 300, 300, 3),
+    ]
+    assert report.by_tag() == {"weights": 800, "kv": 0, "untagged": 200}
+    text = str(report)
+    assert text.splitlines()[0] == "Memory of cpu"
+    assert "1,000" in text
+    assert "budget none" in text
+    assert "<td>1,000</td>" in report._repr_html_()
+    assert repr(report) == "<Report of cpu: 1000 bytes in 12 objects>"
+
+
+def test_memory_used_in_place_is_counted_under_the_tag() -> None:
+    buffer = bytearray(12345)
+    with memory.tag("mapped_test"):
+        tensor = _core.map_buffer(buffer, "cpu")
+    report = memory.report("cpu")
+    assert report.by_tag()["mapped_test"] == 12345
+    del tensor
+    assert memory.report("cpu").by_tag()["mapped_test"] == 0
+
+
+def test_budget_holds_to_the_byte_and_comes_back(before: memory.Stats) -> None:
+    with memory.budget(before.allocated + 10 * GRANULE, "cpu") as limit:
+        assert limit.former == before.budget
+        assert limit.bytes == before.allocated + 10 * GRANULE
+        assert memory.stats("cpu").budget == limit.bytes
+        held = [take(GRANULE) for _ in range(10)]
+        with pytest.raises(MemoryError) as caught:
+            take(1)
+        assert memory.allocated("cpu") == limit.bytes
+        del held[0]
+        held.append(take(1))
+    assert memory.stats("cpu").budget == before.budget
+    error = caught.value
+    assert isinstance(error, _core.OutOfMemoryError)
+    assert isinstance(error, RuntimeError)
+    assert error.requested == 1
+    assert error.budget == limit.bytes
+    assert error.held == limit.bytes
+    assert error.would_fit == 0
+    assert error.shortfall == GRANULE
+    assert error.device == "cpu"
+    for name in ("live", "pool_cached", "pool_blocks", "pending", "largest_hole", "external"):
+        assert getattr(error, name) >= 0
+    del held
+    assert memory.allocated("cpu") == before.allocated
+
+
+def test_budget_of_a_tag(before: memory.Stats) -> None:
+    memory.budget("1 KiB", "cpu", tag="limited/part")
+    with memory.tag("limited/part/below"):
+        held = take(1024)
+        with pytest.raises(MemoryError, match=r"budget of cpu/device/limited/part"):
+            take(1)
+    other = take(5000)
+    memory.budget(None, "cpu", tag="limited/part")
+    with memory.tag("limited/part"):
+        more = take(1)
+    del held, other, more
+    assert memory.allocated("cpu") == before.allocated
+
+
+def test_budget_as_a_share_of_the_device(before: memory.Stats) -> None:
+    with memory.budget("80%", "cpu") as limit:
+        assert limit.bytes == memory.mem_get_info("cpu")[1] * 80 // 100
+
+
+@pytest.mark.parametrize("limit", ["2 potatoes", "", "-1", -1, 2**70])
+def test_bad_budgets_are_refused(limit: int | str, before: memory.Stats) -> None:
+    with pytest.raises((ValueError, OverflowError)):
+        memory.budget(limit, "cpu")
+    assert memory.stats("cpu").budget == before.budget
+
+
+@pytest.mark.parametrize("limit", [1.5, True, b"1"])
+def test_a_budget_is_bytes_or_text(limit: object) -> None:
+    with pytest.raises(TypeError, match="budget"):
+        memory.budget(limit, "cpu")  # type: ignore[arg-type]
+
+
+def test_peaks_follow_and_reset(before: memory.Stats) -> None:
+    held = take(5_000_000)
+    del held
+    assert memory.peak_allocated("cpu") >= before.allocated + 5_000_000
+    memory.reset_peak("cpu")
+    assert memory.peak_allocated("cpu") == memory.allocated("cpu") == before.allocated
+    assert memory.peak_memory_allocated("cpu") == memory.memory_allocated("cpu")
+
+
+def test_trim_gives_unused_memory_back() -> None:
+    held = [take(3_000_000) for _ in range(4)]
+    del held
+    memory.trim("cpu")
+    stats = memory.stats("cpu")
+    # What stays lies between live tensors.
+    assert stats.mapped == stats.live + stats.parked
+    assert memory.trim("cpu") == 0
+    with pytest.raises(ValueError, match="keep"):
+        memory.trim("cpu", keep=-1)
+
+
+def test_large_memory_goes_back_when_it_is_freed() -> None:
+    held = [take(8 << 20) for _ in range(8)]
+    mapped = memory.stats("cpu").mapped
+    del held
+    assert memory.stats("cpu").mapped <= mapped - (40 << 20)
+
+
+def test_a_request_beyond_the_machine_is_refused_with_figures(before: memory.Stats) -> None:
+    with pytest.raises(_core.OutOfMemoryError) as caught:
+        take(1 << 55)
+    assert caught.value.requested == 1 << 55
+    assert caught.value.driver_total == before.device_total
+    assert memory.allocated("cpu") == before.allocated
+
+
+def test_an_unknown_device_is_named() -> None:
+    with pytest.raises((ValueError, RuntimeError), match="potato"):
+        memory.stats("potato")
+
+
+def test_threads_share_one_account(before: memory.Stats) -> None:
+    def work(index: int) -> None:
+        with memory.tag(f"thread/{index}"):
+            for size in range(300):
+                held = take(size * 97)
+                del held
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert memory.allocated("cpu") == before.allocated
