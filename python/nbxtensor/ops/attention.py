@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
 from nbxtensor.dtype import bool_, resolve
 from nbxtensor.ops import inputs
 from nbxtensor.ops.plan import Builder, Number, Window

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from nbxtensor import _core
 from nbxtensor.dtype import DType, as_dtype, bool_, default_dtype
 from nbxtensor.ops.plan import Builder, Number, Window

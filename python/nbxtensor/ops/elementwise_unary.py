@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+
 from nbxtensor.dtype import bool_, resolve
 from nbxtensor.ops import inputs
 from nbxtensor.ops.plan import Builder, Number, Window

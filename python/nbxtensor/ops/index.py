@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from nbxtensor.dtype import int64
 from nbxtensor.ops import inputs
 from nbxtensor.ops.plan import Builder, Window

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+
 from nbxtensor.ops.table import Sample, Samples
 
 Array = np.ndarray[Any, Any]

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+
 from nbxtensor.dtype import DType, bfloat16, bool_, float16, float32, resolve
 from nbxtensor.ops import inputs
 from nbxtensor.ops.plan import Builder, Window

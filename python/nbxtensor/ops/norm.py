@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from nbxtensor.dtype import as_dtype, promote_types, resolve
 from nbxtensor.ops import inputs
 from nbxtensor.ops.plan import Builder, Number, Window

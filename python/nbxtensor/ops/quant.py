@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+
 from nbxtensor import _core
 from nbxtensor.dtype import float32, uint8
 from nbxtensor.ops import inputs

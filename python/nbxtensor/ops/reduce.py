@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+
 from nbxtensor.dtype import DType, as_dtype, bool_, complex64, float32, float64, int64, resolve
 from nbxtensor.ops import inputs
 from nbxtensor.ops.plan import Builder, Number, Shape, Window
@@ -203,6 +204,7 @@ _row(
     "Sum; booleans and small integers add up in 64 bits.",
     extras=(DTYPE,),
     dtypes=EVERY,
+    tolerance=64.0,
 )
 _row(
     "prod",
@@ -222,6 +224,7 @@ _row(
     extras=(DTYPE,),
     dtypes=(*REAL, *COMPLEX),
     samples=_samples(empty=False),
+    tolerance=64.0,
 )
 for _name, _oracle, _summary, _alias in (
     ("amax", np.max, "Greatest element; NaN wins.", "max"),

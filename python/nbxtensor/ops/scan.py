@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from nbxtensor.dtype import as_dtype, int64, resolve
 from nbxtensor.ops import inputs
 from nbxtensor.ops.plan import Builder, Window

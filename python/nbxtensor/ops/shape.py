@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
 from nbxtensor.ops import inputs
 from nbxtensor.ops.plan import Builder, Window
 from nbxtensor.ops.signature import static, tensor, tensor_list

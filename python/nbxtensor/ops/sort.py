@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from nbxtensor.dtype import float16, float32, float64, int64
 from nbxtensor.ops import inputs
 from nbxtensor.ops.plan import Builder, Window

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
 from nbxtensor import _core
 from nbxtensor.dtype import (
     DType,

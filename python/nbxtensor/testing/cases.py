@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+
 from nbxtensor.dtype import DType, finfo, numpy_dtype
 from nbxtensor.ops.signature import Kind
 from nbxtensor.ops.table import OPS, TABLE, Row, Sample
@@ -124,6 +125,8 @@ def _build(sample: Sample, dtype: DType, layout: str, device: str) -> _Built:
         if isinstance(value, list):
             pairs = [both(item) for item in value]
             return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        if isinstance(value, np.generic):
+            value = np.asarray(value)
         if not isinstance(value, np.ndarray):
             return value, value
         if value.dtype == np.float64:
