@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/bind_sim.h"
 #include "bindings/bindings.h"
 #include "bindings/hot.h"
 #include "core/error.h"
@@ -287,6 +288,7 @@ void bind_device(py::module_& module) {
   bind_devices(module);
   bind_streams(module);
   bind_events(module);
+  bind_sim(module);
 }
 
 }  // namespace nbx

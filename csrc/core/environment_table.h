@@ -8,7 +8,7 @@
   X(NBX_NUM_THREADS, integer, "0", "Threads of the CPU device, the calling one included; 0 takes the cores that affinity and cgroup allow.")                     \
   X(NBX_LOG, text, "warning", "Least level that is logged: debug, info, warning, error or off.")                                                                 \
   X(NBX_MEMORY_BUDGET, bytes, "", "Budget of every device's root account, such as \"2 GiB\" or \"80%\"; empty sets none beyond the device's own.")               \
-  X(NBX_SIM_DEVICES, integer, "1", "Number of simulated devices.")                                                                                               \
-  X(NBX_SIM_MEMORY, bytes, "1 GiB", "Memory of each simulated device.")                                                                                          \
+  X(NBX_SIM_DEVICES, integer, "2", "Number of simulated devices.")                                                                                               \
+  X(NBX_SIM_MEMORY, bytes, "8 GiB", "Memory of each simulated device.")                                                                                          \
   X(NBX_SIM_BACKING, text, "real", "\"real\" maps host pages under simulated memory; \"none\" hands out addresses and keeps only the books.")
 // clang-format on

@@ -10,18 +10,18 @@
 
 namespace nbx {
 namespace {
-std::atomic<bool> forked{false};
+std::atomic<std::uint32_t> forks{0};
 }  // namespace
 
 void watch_forks() {
   static const int registered =
-      pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
   if (registered != 0) {
     throw Error(ErrorKind::kDevice,
                 std::string("device: fork could not be watched: ") + std::strerror(registered));
   }
 }
 
-bool is_forked_child() noexcept { return forked.load(std::memory_order_relaxed); }
+std::uint32_t fork_generation() noexcept { return forks.load(std::memory_order_relaxed); }
 
 }  // namespace nbx

@@ -1,11 +1,14 @@
-// Whether this process is a fork of the one that opened the devices.
+// Whether this process is a fork of the one that opened a device.
 #pragma once
+
+#include <cstdint>
 
 namespace nbx {
 
-/// Starts watching for forks; called before the first device is opened.
+/// Starts counting forks; called before the first device is opened.
 void watch_forks();
-/// True in a child that was forked after `watch_forks`: drivers of the parent are not usable there.
-[[nodiscard]] bool is_forked_child() noexcept;
+/// How often this process and its ancestors were forked since `watch_forks`: a driver that was
+/// opened under another number belongs to the parent.
+[[nodiscard]] std::uint32_t fork_generation() noexcept;
 
 }  // namespace nbx

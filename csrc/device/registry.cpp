@@ -11,6 +11,7 @@
 #include "device/cpu/cpu.h"
 #include "device/device.h"
 #include "device/probe.h"
+#include "device/sim/sim.h"
 
 namespace nbx {
 namespace {
@@ -29,6 +30,7 @@ constexpr std::array kKinds = {
     KindRow{DeviceKind::kHip, "hip", nullptr, &probe_hip, true},
     KindRow{DeviceKind::kMetal, "metal", nullptr, &probe_metal, true},
     KindRow{DeviceKind::kCpu, "cpu", &cpu::primitives, nullptr, true},
+    KindRow{DeviceKind::kSim, "sim", &sim::primitives, nullptr, false},
 };
 
 std::string known_names() {

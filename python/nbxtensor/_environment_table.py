@@ -17,9 +17,9 @@ VARIABLES: tuple[tuple[str, str, str, str], ...] = (
     ("NBX_MEMORY_BUDGET", "bytes", "",
      "Budget of every device's root account, such as \"2 GiB\" or \"80%\"; empty sets none"
      " beyond the device's own."),
-    ("NBX_SIM_DEVICES", "integer", "1",
+    ("NBX_SIM_DEVICES", "integer", "2",
      "Number of simulated devices."),
-    ("NBX_SIM_MEMORY", "bytes", "1 GiB",
+    ("NBX_SIM_MEMORY", "bytes", "8 GiB",
      "Memory of each simulated device."),
     ("NBX_SIM_BACKING", "text", "real",
      "\"real\" maps host pages under simulated memory; \"none\" hands out addresses and "
