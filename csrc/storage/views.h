@@ -17,6 +17,16 @@ struct Extents {
   std::int64_t values[kMaximumRank];
   std::int32_t count = 0;
 
+  Extents() noexcept {}  // NOLINT: the values stay undefined, filling them costs more than a view
+  Extents(const Extents& other) noexcept : count(other.count) {
+    for (std::int32_t i = 0; i < count; ++i) values[i] = other.values[i];
+  }
+  Extents& operator=(const Extents& other) noexcept {
+    count = other.count;
+    for (std::int32_t i = 0; i < count; ++i) values[i] = other.values[i];
+    return *this;
+  }
+
   /// Appends; throws Error(kValue) above kMaximumRank.
   void push(std::int64_t value);
 };
