@@ -29,13 +29,14 @@ TEST(Scan, SumsAndProductsOfFloats) {
         const DType op = dtype == DType::float64 ? dtype : DType::float32;
         call_kernel("scan:cumsum", {out.view(), in.view()}, {dtype_scalar(op)});
         long double sum = 0;
-        double slack = 0;  // of the additions in double so far
+        double slack = 0;  // of the additions in double so far, and of `expected` itself
         for (std::int64_t i = 0; i < in.count(); ++i) {
           const bool starts = i % shape.back() == 0;
           sum = starts ? in.number(i) : sum + in.number(i);
           const auto expected = static_cast<double>(sum);
           slack = (starts ? 0 : slack) + std::fabs(expected) * 0x1p-53;
-          ASSERT_NEAR(out.number(i), expected, 1.01 * (unit * (std::fabs(expected) + 1e-3) + slack))
+          ASSERT_NEAR(out.number(i), expected,
+                      1.01 * ((unit + 0x1p-53) * (std::fabs(expected) + 1e-3) + slack))
               << i;
         }
         for (std::int64_t i = 0; i < in.count(); ++i) in.set_number(i, rng() % 2 == 0 ? -1.0 : 1.0);
