@@ -2,8 +2,30 @@
 
 from __future__ import annotations
 
-from nbxtensor import _core
+from importlib.metadata import version as _version
+from typing import Any
+
+from nbxtensor import errors, io, memory, quant, random
+from nbxtensor._core import get_num_threads, set_num_threads
 from nbxtensor.dtype import *  # noqa: F403
+from nbxtensor.dtype import bool_ as bool  # noqa: A004
+from nbxtensor.dtype import __all__ as _dtype_names
+from nbxtensor.errors import DeviceError, DeviceOOMError, Error, OutOfMemoryError, UnsupportedError
+from nbxtensor.ops import FUNCTIONS as _FUNCTIONS
+from nbxtensor.quant import QuantizedTensor
+from nbxtensor.runtime import (
+    Device,
+    Event,
+    Stream,
+    current_stream,
+    default_device,
+    device,
+    device_info,
+    devices,
+    is_available,
+    stream,
+    synchronize,
+)
 from nbxtensor.tensor import (
     Tensor,
     asarray,
@@ -13,3 +35,51 @@ from nbxtensor.tensor import (
     printoptions,
     set_printoptions,
 )
+
+# Every op of the table, under its names in the namespace.
+globals().update(_FUNCTIONS)
+
+__all__ = [
+    "Device",
+    "DeviceError",
+    "DeviceOOMError",
+    "Error",
+    "Event",
+    "OutOfMemoryError",
+    "QuantizedTensor",
+    "Stream",
+    "Tensor",
+    "UnsupportedError",
+    "__version__",
+    "asarray",
+    "bool",
+    "current_stream",
+    "default_device",
+    "device",
+    "device_info",
+    "devices",
+    "errors",
+    "from_dlpack",
+    "from_numpy",
+    "get_num_threads",
+    "get_printoptions",
+    "io",
+    "is_available",
+    "memory",
+    "printoptions",
+    "quant",
+    "random",
+    "set_num_threads",
+    "set_printoptions",
+    "stream",
+    "synchronize",
+    *_dtype_names,
+    *_FUNCTIONS,
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Reading the installed metadata costs milliseconds, which an import need not pay.
+    if name == "__version__":
+        return _version("nbxtensor")
+    raise AttributeError(f"module 'nbxtensor' has no attribute {name!r}")
