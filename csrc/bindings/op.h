@@ -98,21 +98,20 @@ inline constexpr std::size_t kMaximumParameters = 16;
 struct Signature {
   std::string name;
   std::vector<Parameter> parameters;
-  std::size_t positional = 0;  // parameters that may be given by position
-  bool is_operator = false;    // answers NotImplemented to foreign operands
-  bool is_reflected = false;   // the first two arguments arrive swapped
-  bool has_written = false;
+  std::size_t positional = 0;                // parameters that may be given by position
+  bool is_operator = false;                  // answers NotImplemented to foreign operands
+  bool is_reflected = false;                 // the first two arguments arrive swapped
+  std::size_t written = kMaximumParameters;  // the parameter that is written, if any
 };
 
-/// One call, bound: what the cache looks up and what run_plan takes. Holds no references except to
-/// the clones that it made itself; the caller's arguments outlive it.
+/// One call, bound: what the cache looks up and what run_plan takes. Holds references only to what
+/// it made itself; the caller's arguments outlive it.
 struct BoundCall {
   PyObject* values[kMaximumParameters];  // borrowed, or owned by `owned`
-  InlineVector<PyObject*, 4> owned;      // numbers made from foreign number types
+  InlineVector<PyObject*, 4> owned;      // numbers of foreign types, clones of overlapping inputs
   InlineVector<TensorMeta*, 12> tensors;
   InlineVector<PyObject*, 12> objects;  // of the tensors
   InlineVector<Scalar, 6> scalars;
-  std::vector<std::unique_ptr<TensorMeta>> clones;
   DeviceMemory* memory = nullptr;
   Key key;
 

@@ -330,22 +330,42 @@ bool same_window(const TensorMeta& a, const TensorMeta& b) noexcept {
          std::equal(a.layout.shape(), a.layout.shape() + 2 * rank, b.layout.shape());
 }
 
-/// Inputs that share bytes with a written tensor in another layout are read before they change.
-void clone_overlapping(TensorMeta& written, BoundCall& call) {
-  static const HostKernel copy = find_host_kernel("copy:strided");
+/// True if `source` shares bytes with the written tensor in another layout.
+bool overlaps(const TensorMeta& source, const TensorMeta& written) noexcept {
+  if (source.storage->address() != written.storage->address()) return false;
   const AddressRange target = range_of(written);
-  for (TensorMeta*& tensor : call.tensors) {
-    if (tensor == &written || tensor->storage->address() != written.storage->address()) continue;
-    const AddressRange source = range_of(*tensor);
-    if (source.last < target.first || target.last < source.first) continue;
-    if (same_window(*tensor, written)) continue;
-    auto clone = std::make_unique<TensorMeta>(
-        empty_tensor(*call.memory, tensor->dtype, tensor->layout.shape(), tensor->layout.rank()));
-    TensorMeta* operands[] = {clone.get(), tensor};
-    run_kernel(copy, nullptr, current_stream(call.memory->device), operands, 2, 1, nullptr, 0);
-    tensor = clone.get();
-    call.clones.push_back(std::move(clone));
+  const AddressRange range = range_of(source);
+  return range.last >= target.first && target.last >= range.first && !same_window(source, written);
+}
+
+/// A contiguous copy of a tensor as a Python object; null with an exception set.
+PyObject* clone(const TensorMeta& source, DeviceMemory& memory) {
+  static const HostKernel copy = find_host_kernel("copy:strided");
+  TensorMeta made = empty_tensor(memory, source.dtype, source.layout.shape(), source.layout.rank());
+  TensorMeta from = source;
+  TensorMeta* operands[] = {&made, &from};
+  run_kernel(copy, nullptr, current_stream(memory.device), operands, 2, 1, nullptr, 0);
+  return wrap_tensor(std::move(made));
+}
+
+/// Inputs that overlap the tensor that the op writes are read before they change: they are replaced
+/// by copies.
+bool clone_overlapping(const Signature& signature, BoundCall& call) {
+  const TensorMeta& written = meta_of(call.values[signature.written]);
+  std::size_t index = 0;
+  for (std::size_t i = 0; i < signature.parameters.size(); ++i) {
+    PyObject*& value = call.values[i];
+    if (signature.parameters[i].kind == ParameterKind::kStatic || !is_tensor(value)) continue;
+    const std::size_t tensor = index++;
+    if (i == signature.written || !overlaps(meta_of(value), written)) continue;
+    PyObject* copy = clone(meta_of(value), *call.memory);
+    if (copy == nullptr) return false;
+    call.owned.push_back(copy);
+    value = copy;
+    call.objects[tensor] = copy;
+    call.tensors[tensor] = &meta_of(copy);
   }
+  return true;
 }
 
 BindResult collect(const Signature& signature, BoundCall& call, std::size_t* foreign) {
@@ -406,12 +426,8 @@ BindResult bind_call(const Signature& signature, PyObject* const* arguments, std
   }
   const BindResult result = collect(signature, call, foreign);
   if (result != BindResult::kBound) return result;
-  if (signature.has_written) {
-    for (std::size_t i = 0; i < signature.parameters.size(); ++i) {
-      if (signature.parameters[i].kind == ParameterKind::kWritten) {
-        clone_overlapping(meta_of(call.values[i]), call);
-      }
-    }
+  if (signature.written < signature.parameters.size() && !clone_overlapping(signature, call)) {
+    return BindResult::kFailed;
   }
   call.key.push_back(generation);
   call.key.push_back(reinterpret_cast<std::uintptr_t>(call.memory));
@@ -438,7 +454,7 @@ Signature read_signature(PyObject* name, PyObject* parameters, int positional, b
       parameter.default_value = standard.inc_ref().ptr();
     }
     for (const py::handle alias : py::object(fields[3])) parameter.aliases.push_back(intern(alias));
-    signature.has_written |= parameter.kind == ParameterKind::kWritten;
+    if (parameter.kind == ParameterKind::kWritten) signature.written = signature.parameters.size();
     signature.parameters.push_back(std::move(parameter));
   }
   if (signature.parameters.size() > kMaximumParameters) {

@@ -19,7 +19,7 @@ from nbxtensor.ops import (
     shape,
     sort,
 )
-from nbxtensor.ops.table import METHODS, NAMES, TABLE, Row, register
+from nbxtensor.ops.table import METHODS, NAMES, OPS, TABLE, Row, register
 from nbxtensor.tensor import Tensor
 
 FAMILIES = (
@@ -46,7 +46,7 @@ for _name, _op in METHODS.items():
 # The functions of the package's namespace.
 FUNCTIONS: dict[str, Any] = {**NAMES, **creation.CREATORS}
 
-__all__ = ["FAMILIES", "FUNCTIONS", "METHODS", "NAMES", "TABLE", "Row", "register"]
+__all__ = ["FAMILIES", "FUNCTIONS", "METHODS", "NAMES", "OPS", "TABLE", "Row", "register"]
 
 
 def __getattr__(name: str) -> Any:

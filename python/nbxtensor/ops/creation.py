@@ -84,7 +84,7 @@ _fill_row(
     "fill_eye",
     parameters=(OUT, static("k", 0)),
     plan=_plan_eye,
-    oracle=lambda out, k=0: np.eye(*out.shape, k=k),
+    oracle=lambda out, k=0: np.eye(out.shape[0], out.shape[1], k=k),
     samples=lambda g: [
         Sample((z,), {"k": k}) for z in _zeros((5, 5), (3, 7), (7, 3), (0, 2)) for k in (-1, 0, 2)
     ],

@@ -15,6 +15,8 @@ from nbxtensor.ops.table import COMPLEX, EVERY, FLOATS, INTEGERS, REAL, Row, Sam
 
 WITH_COMPLEX = (*REAL, *COMPLEX)
 
+_oracle: Any
+
 
 def _power(x: Any, y: Any) -> Any:
     if np.issubdtype(np.asarray(x).dtype, np.integer):

@@ -17,6 +17,8 @@ from nbxtensor.ops.table import COMPLEX, EVERY, FLOATS, INTEGERS, REAL, Sample
 WITH_COMPLEX = (*FLOATS, *COMPLEX)
 WITH_INTEGERS = (*REAL, *COMPLEX)
 
+_oracle: Any
+
 
 def _erf(x: Any) -> Any:
     return np.vectorize(math.erf, otypes=[np.float64])(x)

@@ -19,6 +19,8 @@ AXIS = static("axis", None, "dim")
 KEEPDIMS = static("keepdims", False, "keepdim")
 DTYPE = static("dtype", None)
 
+_oracle: Any
+
 
 def reduced(x: Window, axes: Shape) -> tuple[Window, int]:
     """Return the window with `axes` at the end, and how many there are (one at least)."""

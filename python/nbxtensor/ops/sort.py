@@ -112,12 +112,12 @@ def _topk_samples(generator: np.random.Generator) -> Any:
         ((3, 0), 0, 1),
         ((2, 1031), 9, -1),
     ):
-        values = np.stack(
+        values: Any = np.stack(
             [
                 generator.permutation(max(shape[axis], 1))[: shape[axis]]
                 for _ in range(int(np.prod(shape)) // max(shape[axis], 1))
             ]
-            or [np.zeros(0)]
+            or [np.zeros(0, np.int64)]
         )
         moved = [*(e for i, e in enumerate(shape) if i != axis % len(shape)), shape[axis]]
         values = np.moveaxis(values.reshape(moved).astype(np.float64) / 8, -1, axis)

@@ -45,12 +45,12 @@ def cases_of(family: str, devices: tuple[str, ...]) -> list[Case]:
 def to_domain(values: Array, dtype: DType) -> Array:
     """Return normally distributed values as values of a dtype, exactly representable in it."""
     if dtype.kind == "b":
-        return values > 0
+        return np.asarray(values > 0)
     if dtype.kind in "iu":
         scaled = np.rint(np.nan_to_num(values, nan=3, posinf=7, neginf=-7) * 4)
         if dtype.kind == "u":
             scaled = np.abs(scaled)
-        return scaled.astype(numpy_dtype(dtype))
+        return np.asarray(scaled.astype(numpy_dtype(dtype)))
     if dtype.kind == "c":
         turned = values - 0.5j * np.flip(np.nan_to_num(values, nan=1, posinf=2, neginf=3))
         return turned.astype(numpy_dtype(dtype))
