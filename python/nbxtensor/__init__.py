@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version as _version
 from typing import Any
 
 from nbxtensor import errors, io, memory, quant, random
@@ -79,7 +78,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Reading the installed metadata costs milliseconds, which an import need not pay.
     if name == "__version__":
-        return _version("nbxtensor")
+        # Reading the installed metadata costs as much as half of the package's own import.
+        from importlib.metadata import version
+
+        return version("nbxtensor")
     raise AttributeError(f"module 'nbxtensor' has no attribute {name!r}")
