@@ -278,7 +278,7 @@ BAD = {
     "offset": (build([], [info("a", (8,), 0, 2**63)], DATA), "2\\^63"),
     "truncated": (
         build([], [A], DATA[:-1]),
-        "needs bytes 0..32 of the data, but the file holds 31",
+        "needs bytes 0..32 .* the file holds 31",
     ),
     "beyond": (build([], [A, info("b", (8,), 0, 64)], DATA), "'b': needs bytes 64..96"),
     "overlap": (
