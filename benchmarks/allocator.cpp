@@ -74,19 +74,19 @@ double two_threads(DeviceMemory& memory) {
 int main() {
   DeviceMemory& memory = memory_of(open_device(DeviceKind::kCpu, 0));
   Stream& stream = current_stream(memory.device);
-  constexpr int kOperations = 1000000;
+  constexpr int kOperations = 5000;
   std::printf("{\n");
-  print("heap_hot_ns", median_ns(9, kOperations, [&] {
+  print("heap_hot_ns", median_ns(501, kOperations, [&] {
           for (int i = 0; i < kOperations; ++i) {
             const Block block = memory.heap.allocate(4096, 64, stream, memory.tensors);
             memory.heap.free(block, 4096, memory.tensors, StreamHandle{0}, Ticket{0});
           }
         }));
-  print("storage_hot_ns", median_ns(9, kOperations, [&] {
+  print("storage_hot_ns", median_ns(501, kOperations, [&] {
           for (int i = 0; i < kOperations; ++i) static_cast<void>(Storage::allocate(memory, 4096));
         }));
   set_tag("weights/layer.3");
-  print("storage_hot_tagged_ns", median_ns(9, kOperations, [&] {
+  print("storage_hot_tagged_ns", median_ns(501, kOperations, [&] {
           for (int i = 0; i < kOperations; ++i) static_cast<void>(Storage::allocate(memory, 4096));
         }));
   set_tag("");

@@ -7,6 +7,8 @@
 namespace nbx {
 namespace {
 
+constexpr std::uint64_t kUnknown = ~std::uint64_t{0};
+
 std::int64_t figure(std::uint64_t bytes) {
   return static_cast<std::int64_t>(std::min<std::uint64_t>(bytes, INT64_MAX));
 }
@@ -14,19 +16,19 @@ std::int64_t figure(std::uint64_t bytes) {
 /// Bytes that are missing for the request to be served.
 std::uint64_t shortfall_of(const RefusalFigures& f) {
   std::uint64_t room = f.driver_free.value_or(0);
-  if (f.over_budget) room = *f.budget > f.held ? *f.budget - f.held : 0;
+  if (f.over_budget) room = f.limit > f.held ? f.limit - f.held : 0;
   return f.granted > room ? f.granted - room : 0;
 }
 
 /// The largest request that would have been served instead, nothing released.
 std::uint64_t would_fit(const RefusalFigures& f) {
   std::uint64_t bytes = std::max(f.largest_hole, f.driver_free.value_or(0) + f.unused);
-  if (f.over_budget) bytes = std::min(bytes, *f.budget > f.held ? *f.budget - f.held : 0);
+  if (f.over_budget) bytes = std::min(bytes, f.limit > f.held ? f.limit - f.held : 0);
   return bytes;
 }
 
 std::string budget_sentence(const RefusalFigures& f) {
-  return "the budget of " + f.tag + " is " + format_bytes(*f.budget) + " and " +
+  return "the budget of " + f.tag + " is " + format_bytes(f.limit) + " and " +
          format_bytes(f.held) + " of it are in use";
 }
 
@@ -42,16 +44,17 @@ std::string device_sentence(const RefusalFigures& f) {
 /// One thing that would have let this request through.
 std::string remedy(const RefusalFigures& f, std::uint64_t shortfall) {
   if (f.over_budget) {
-    if (f.granted <= *f.budget) {
+    if (f.granted <= f.limit) {
       return "release " + format_bytes(shortfall) + " under " + f.tag +
              ", or raise its budget by that much";
     }
     return "raise the budget of " + f.tag + " to at least " + format_bytes(f.held + f.granted) +
-           ", or ask for at most " + format_bytes(*f.budget);
+           ", or ask for at most " + format_bytes(f.limit);
   }
-  if (f.driver_total && f.granted > *f.driver_total) {
-    return "no release can help: ask for at most " + format_bytes(*f.driver_total) +
-           " at a time on " + f.device;
+  const std::uint64_t total = f.driver_total.value_or(kUnknown);
+  if (f.granted > total) {
+    return "no release can help: ask for at most " + format_bytes(total) + " at a time on " +
+           f.device;
   }
   if (f.parked + f.driver_free.value_or(0) >= f.granted) {
     return "the free bytes are in pieces between live tensors: release neighbours, or ask for at "
@@ -59,7 +62,7 @@ std::string remedy(const RefusalFigures& f, std::uint64_t shortfall) {
            format_bytes(std::max(f.largest_hole, f.driver_free.value_or(0))) + " at a time";
   }
   if (f.live < shortfall && f.external.value_or(0) > 0) {
-    return format_bytes(*f.external) + " are held by others on " + f.device +
+    return format_bytes(f.external.value_or(0)) + " are held by others on " + f.device +
            ": end another process, or use another device";
   }
   return "release at least " + format_bytes(std::max<std::uint64_t>(shortfall, 1)) + " on " +
@@ -86,7 +89,11 @@ Error refusal(const RefusalFigures& f) {
   if (f.over_budget) error.with("held", figure(f.held));
   if (f.driver_free) error.with("would_fit", figure(would_fit(f)));
   if (f.over_budget || f.driver_free) error.with("shortfall", figure(shortfall));
-  if (f.budget) error.with("budget", figure(*f.budget));
+  if (f.over_budget) {
+    error.with("budget", figure(f.limit));
+  } else if (f.budget) {
+    error.with("budget", figure(*f.budget));
+  }
   if (f.driver_free) error.with("driver_free", figure(*f.driver_free));
   if (f.driver_total) error.with("driver_total", figure(*f.driver_total));
   if (f.external) error.with("external", figure(*f.external));

@@ -20,7 +20,9 @@ struct RefusalFigures {
   std::uint64_t parked_blocks = 0;
   std::uint64_t largest_hole = 0;
   std::uint64_t unused = 0;  // bytes of segments without a live block: exchangeable for others
-  bool over_budget = false;  // an account refused: `held` of its `budget` were in use
+  // An account refused: `held` bytes of its `limit` were in use.
+  bool over_budget = false;
+  std::uint64_t limit = 0;
   std::uint64_t held = 0;
   std::optional<std::uint64_t> budget;       // none: unlimited
   std::optional<std::uint64_t> driver_free;  // none: the driver does not say

@@ -10,24 +10,16 @@ namespace {
 // again costs more than most kernels that want such a block.
 constexpr std::uint64_t kHostKeep = 16 * kMiB;
 
-/// Shared segments grow with what they hold, so that small programs stay small and large ones make
-/// few driver calls.
-struct GrowthClass {
-  std::uint64_t up_to;  // bytes already held in shared segments
-  std::uint64_t segment;
-};
-constexpr GrowthClass kHostGrowth[] = {{8 * kMiB, kMiB}, {64 * kMiB, 8 * kMiB}};
-constexpr std::uint64_t kHostLargest = 64 * kMiB;
-constexpr GrowthClass kDeviceGrowth[] = {{16 * kMiB, 2 * kMiB}, {256 * kMiB, 32 * kMiB}};
-constexpr std::uint64_t kDeviceLargest = 128 * kMiB;
+/// Shared segments grow by an eighth of what they hold, so that small programs stay small and large
+/// ones make few driver calls.
+constexpr std::uint64_t kHostSmallest = kMiB;
+constexpr std::uint64_t kDeviceSmallest = 2 * kMiB;
+constexpr std::uint64_t kLargest = 64 * kMiB;
 
-template <std::size_t N>
-std::uint64_t growth_class(const GrowthClass (&classes)[N], std::uint64_t largest,
-                           std::uint64_t held) noexcept {
-  for (const GrowthClass& entry : classes) {
-    if (held < entry.up_to) return entry.segment;
-  }
-  return largest;
+std::uint64_t next_segment(std::uint64_t smallest, std::uint64_t held) noexcept {
+  std::uint64_t segment = smallest;
+  while (segment < kLargest && segment * 16 <= held) segment *= 2;
+  return segment;
 }
 
 }  // namespace
@@ -70,8 +62,7 @@ std::uint64_t Heap::State::generous_growth(const HeapRequest& request) {
   if (home_of(request.granted) == Space::kSingleHome) return exact;
   const std::lock_guard<ShortLock> guard(lock);
   const std::uint64_t held = space.home_bytes(Space::kSharedHome);
-  const std::uint64_t wanted = host ? growth_class(kHostGrowth, kHostLargest, held)
-                                    : growth_class(kDeviceGrowth, kDeviceLargest, held);
+  const std::uint64_t wanted = next_segment(host ? kHostSmallest : kDeviceSmallest, held);
   // A segment beyond the budget would hold memory that can never be used.
   const Account* root = &request.account;
   while (root->parent() != nullptr) root = root->parent();
@@ -229,7 +220,7 @@ Error Heap::State::over_budget(const HeapRequest& request, const Account& accoun
   RefusalFigures result = figures(request);
   result.tag = account.path();
   result.over_budget = true;
-  result.budget = account.limit();
+  result.limit = account.limit();
   result.held = account.granted();
   return refusal(result);
 }

@@ -267,7 +267,7 @@ void Space::add_segment(Segment segment) {
   segment.pages.assign((segment.bytes >> kPageBits) + 1, kNoBlock);
   segments_.reserve(segments_.size() + 1);
   spare_segments_.reserve(segments_.size() + 1);
-  std::uint32_t slot = static_cast<std::uint32_t>(segments_.size());
+  auto slot = static_cast<std::uint32_t>(segments_.size());
   if (!spare_segments_.empty()) slot = spare_segments_.back();
   by_base_.emplace(segment.base, slot);
   // Nothing throws from here on.

@@ -132,7 +132,7 @@ class Space {
   static constexpr std::uint32_t kHomes = 2;
   // Small blocks are kept whole for the next request of their size, up to this many bytes.
   static constexpr std::uint64_t kCachedSizes = 256;  // granules
-  static constexpr std::uint64_t kCachedBytes = 512 * 1024;
+  static constexpr std::uint64_t kCachedBytes = 512 * std::uint64_t{1024};
   static constexpr std::uint32_t kPageBits = 16;
 
   [[nodiscard]] std::uint32_t lane_of(StreamHandle stream) const noexcept;  // 0: it has none

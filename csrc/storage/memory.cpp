@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -127,9 +128,10 @@ std::vector<std::string> split_path(const std::string& path) {
   return parts;
 }
 
-struct TagOwner {
-  std::unique_ptr<Tag> held;
-  ~TagOwner() { tag = nullptr; }
+/// The tags of a thread, kept so that setting one again costs one lookup.
+struct Tags {
+  std::map<std::string, Tag, std::less<>> known;
+  ~Tags() { tag = nullptr; }
 };
 
 }  // namespace
@@ -154,17 +156,20 @@ Account& account_at(Account& kind, const std::string& path) {
 }
 
 std::string set_tag(std::string path) {
-  static thread_local TagOwner owner;
+  static thread_local Tags tags;
   std::string former = tag == nullptr ? std::string() : tag->path;
   if (path.empty()) {
     tag = nullptr;
     return former;
   }
-  auto made = std::make_unique<Tag>();
-  made->parts = split_path(path);
-  made->path = std::move(path);
-  owner.held = std::move(made);
-  tag = owner.held.get();
+  auto found = tags.known.find(path);
+  if (found == tags.known.end()) {
+    Tag made;
+    made.parts = split_path(path);
+    made.path = path;
+    found = tags.known.emplace(std::move(path), std::move(made)).first;
+  }
+  tag = &found->second;
   return former;
 }
 
