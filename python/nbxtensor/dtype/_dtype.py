@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+
 from nbxtensor.dtype._table import ALIASES, ROWS
 
 
@@ -129,7 +130,7 @@ complex64: Final = _BY_NAME["complex64"]
 complex128: Final = _BY_NAME["complex128"]
 
 _LOOKUP: Final[dict[object, DType]] = {
-    **_BY_NAME,
+    **{dtype.name: dtype for dtype in DTYPES},
     **{alias: _BY_NAME[name] for alias, name in ALIASES.items()},
     "bool_": bool_,
     bool: bool_,
@@ -191,7 +192,8 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     if not module:
         if not name:
             raise TypeError(f"{dtype!r} has no NumPy type; convert first, for example to int8")
-        return np.dtype(name)
+        native: np.dtype[Any] = np.dtype(name)
+        return native
     try:
         import ml_dtypes
     except ImportError as error:
@@ -199,4 +201,5 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
             f"{dtype!r} in NumPy needs the package ml_dtypes, which is not installed; "
             "install nbxtensor[ml], or convert to float32 first"
         ) from error
-    return np.dtype(getattr(ml_dtypes, name))
+    extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return extended
