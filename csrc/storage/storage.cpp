@@ -133,6 +133,7 @@ void Storage::touch(Stream& stream) noexcept {
 }
 
 void Storage::wait() {
+  if (device().properties().integrated_work) return;
   std::vector<BlockUse> uses;
   {
     const std::lock_guard<ShortLock> guard(uses_lock_);
@@ -147,6 +148,7 @@ void Storage::wait() {
 }
 
 bool Storage::is_idle() {
+  if (device().properties().integrated_work) return true;
   std::vector<BlockUse> uses;
   {
     const std::lock_guard<ShortLock> guard(uses_lock_);
