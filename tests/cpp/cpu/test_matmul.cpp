@@ -58,7 +58,8 @@ void check_product(DType dtype, const Size& size, bool scattered, bool with_bias
         magnitude += std::fabs(term);
       }
       const double bound = relative_step(dtype) * std::fabs(sum) +
-                           (dtype == DType::float64 ? 1e-14 : 1e-6) * magnitude + 1e-12;
+                           (dtype == DType::float64 ? 1e-14 : 1e-6) * magnitude +
+                           (dtype == DType::float16 ? 3e-8 : 1e-12);
       ASSERT_NEAR(out.number(i * n + j), sum, bound)
           << facts_of(dtype).name << " " << m << "x" << n << "x" << k << " scattered " << scattered
           << " at " << i << ", " << j;
@@ -114,7 +115,7 @@ TEST(MatmulTest, TransposedRightOperand) {
               magnitude += std::fabs(term);
             }
             ASSERT_NEAR(out.number(i * n + j), sum,
-                        relative_step(dtype) * std::fabs(sum) + 1e-6 * magnitude);
+                        relative_step(dtype) * std::fabs(sum) + 1e-6 * magnitude + 3e-8);
           }
         }
       }
