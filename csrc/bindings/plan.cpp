@@ -51,13 +51,12 @@ const char* numpy_format(DType dtype) {
 }
 
 py::object array_of(const TensorView& view) {
-  if (view.data == nullptr && view.element_count() != 0) return py::none();
+  if (view.data == nullptr) return py::none();
   const auto itemsize = static_cast<py::ssize_t>(itemsize_of(view.dtype));
   std::vector<py::ssize_t> shape(view.shape, view.shape + view.rank);
   std::vector<py::ssize_t> strides;
   for (std::int32_t i = 0; i < view.rank; ++i) strides.push_back(view.strides[i] * itemsize);
   const py::dtype dtype(numpy_format(view.dtype));
-  if (view.data == nullptr) return py::array(dtype, shape);
   // The array must not outlive the step; a base object keeps NumPy from copying.
   return py::array(dtype, shape, strides, view.data, py::none());
 }

@@ -86,6 +86,19 @@ class Buffer {
   T* data_;
 };
 
+/// Kernels know absent operands by null data, so that an operand without memory needs another
+/// address, which nobody reads.
+std::byte* present(DeviceAddress data) noexcept {
+  constexpr DeviceAddress kNowhere = 64;
+  return reinterpret_cast<std::byte*>(data == 0 ? kNowhere : data);
+}
+
+TensorView view_of(const TensorMeta& tensor) noexcept {
+  TensorView view = tensor.view();
+  view.data = present(tensor.data);
+  return view;
+}
+
 TensorMeta allocate(const TensorSpecification& specification, DeviceMemory& memory) {
   TensorMeta meta;
   meta.storage = Storage::allocate(memory, specification.bytes);
@@ -123,9 +136,7 @@ struct PlanRun {
     for (std::size_t i = 0; i < count; ++i) {
       const Operand& operand = step.operands[i];
       const TensorMeta* tensor = tensor_of(operand);
-      std::byte* data = tensor == nullptr
-                            ? nullptr
-                            : reinterpret_cast<std::byte*>(tensor->data) + operand.byte_offset;
+      std::byte* data = tensor == nullptr ? nullptr : present(tensor->data) + operand.byte_offset;
       views[i] = TensorView{data, operand.layout.shape(), operand.layout.strides(),
                             operand.layout.rank(), operand.dtype};
     }
@@ -180,7 +191,7 @@ void run_kernel(HostKernel kernel, void* context, Stream& stream, TensorMeta* co
   Buffer<TensorView, 8> views(tensor_count);
   for (std::size_t i = 0; i < tensor_count; ++i) {
     views[i] = tensors[i] == nullptr ? TensorView{nullptr, nullptr, nullptr, 0, DType::bool_}
-                                     : tensors[i]->view();
+                                     : view_of(*tensors[i]);
   }
   const KernelCall call{views.data(), tensor_count, scalars, scalar_count, context};
   if (stream.device().properties().integrated_work) {

@@ -18,6 +18,7 @@ from nbxtensor.ops import (
     scan,
     shape,
     sort,
+    views,
 )
 from nbxtensor.ops.table import METHODS, NAMES, OPS, TABLE, Row, register
 from nbxtensor.tensor import Tensor
@@ -44,7 +45,7 @@ for _name, _op in METHODS.items():
         setattr(Tensor, _name, _op)
 
 # The functions of the package's namespace.
-FUNCTIONS: dict[str, Any] = {**NAMES, **creation.CREATORS}
+FUNCTIONS: dict[str, Any] = {**NAMES, **creation.CREATORS, **views.VIEWS}
 
 __all__ = ["FAMILIES", "FUNCTIONS", "METHODS", "NAMES", "OPS", "TABLE", "Row", "register"]
 

@@ -263,6 +263,38 @@ register(
         bench=(((4096, 4096),) * 3,),
     )
 )
+
+
+def _plan_masked_fill(builder: Builder, x: Window, mask: Window, value: Value) -> Window:
+    if mask.dtype is not bool_:
+        raise builder.type_error(f"mask must have dtype bool, got {mask.dtype}")
+    common = builder.promote(x, value)
+    operands = [mask, value, x]
+    shape = builder.broadcast(*(v.shape for v in operands if isinstance(v, Window)))
+    out = builder.result(shape, common)
+    windows = [v.broadcast_to(shape) if isinstance(v, Window) else v for v in operands]
+    builder.step("elementwise:where", [out], windows, [resolve("arithmetic", common).compute])
+    return out
+
+
+register(
+    Row(
+        name="masked_fill",
+        family="elementwise",
+        parameters=(X, tensor("mask"), operand("value")),
+        plan=_plan_masked_fill,
+        oracle=lambda x, mask, value: np.where(mask, value, x),
+        samples=lambda g: [
+            Sample((x, mask > 0, 1))
+            for x, mask in (inputs.normal(g, (5, 7), (7,)), inputs.normal(g, (3,), (2, 3)))
+        ],
+        summary="x with `value` where the mask holds.",
+        kernels=("elementwise:where",),
+        dtypes=EVERY,
+        methods=("masked_fill",),
+        in_place="masked_fill_",
+    )
+)
 register(
     Row(
         name="clamp",

@@ -191,13 +191,14 @@ def register(row: Row) -> Row:
     ValueError
         If the name is taken or the row has no oracle, sample or summary.
     """
-    if row.name in NAMES:
+    if row.name in TABLE or row.name in NAMES:
         raise ValueError(f"row {row.name!r}: the name is already taken")
     if row.oracle is None or row.samples is None or not row.summary:
         raise ValueError(f"row {row.name!r}: expected an oracle, samples and a summary")
     TABLE[row.name] = row
     op = OPS[row.name] = _op(row, row.name)
-    for name in (row.name, *row.aliases):
+    # The rows of creation write tensors that its functions have made.
+    for name in (row.name, *row.aliases) if row.family != "creation" else ():
         NAMES[name] = op
     for name in row.methods:
         METHODS[name] = op
