@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 def _split(blocks: Array, form: Format) -> dict[str, Array]:
     """Return the parts of blocks, each of shape (rows, blocks of a row, elements)."""
-    cells = blocks.reshape(blocks.shape[0], -1, form.bytes)
+    cells = blocks.reshape(blocks.shape[0], blocks.shape[1] // form.bytes, form.bytes)
     parts: dict[str, Array] = {}
     at = 0
     for name, dtype, count in form.parts:
@@ -36,12 +36,14 @@ def expand(blocks: Array, form: Format) -> Array:
     weights = codes.astype(np.float64) * parts["scale"].astype(np.float64)
     if "offset" in parts:
         weights = weights + parts["offset"].astype(np.float64)
-    return weights.reshape(blocks.shape[0], -1)
+    return weights.reshape(blocks.shape[0], weights.shape[1] * form.block)
 
 
 def contract(values: Array, form: Format) -> Array:
     """Return the blocks of weights: the range of each block, in float32, cut into its codes."""
-    cells = np.asarray(values, np.float32).reshape(values.shape[0], -1, form.block)
+    cells = np.asarray(values, np.float32).reshape(
+        values.shape[0], values.shape[1] // form.block, form.block
+    )
     low, high = cells.min(-1, keepdims=True), cells.max(-1, keepdims=True)
     if form.bits == 4:
         scale = (high - low) / np.float32(15)
@@ -59,7 +61,9 @@ def contract(values: Array, form: Format) -> Array:
         field.astype(dtype).view(np.uint8)
         for field, (_, dtype, _) in zip(fields, form.parts, strict=True)
     ]
-    return np.concatenate(packed, axis=-1).reshape(values.shape[0], -1)
+    return np.concatenate(packed, axis=-1).reshape(
+        values.shape[0], values.shape[1] // form.block * form.bytes
+    )
 
 
 def _plan_dequantize(

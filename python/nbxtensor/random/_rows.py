@@ -17,7 +17,11 @@ STREAM = (written("out"), scalar("seed"), scalar("offset"))
 
 def _draw(kernel: str) -> Any:
     def plan(builder: Builder, out: Window, *numbers: Number) -> Window:
-        builder.step(kernel, [out], [], numbers)
+        # The element's place in row-major order is its counter.
+        target = out if out.contiguous else builder.temporary(out.shape, out.dtype)
+        builder.step(kernel, [target], [], numbers)
+        if target is not out:
+            builder.copy(out, target)
         return out
 
     return plan
