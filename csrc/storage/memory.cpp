@@ -54,6 +54,9 @@ void forked(bool child) {
 void parent_forked() { forked(false); }
 void child_forked() { forked(true); }
 
+/// Account trees that are gone: what a tag led to may be among them.
+std::atomic<std::uint64_t> ended_trees{0};
+
 }  // namespace
 
 DeviceMemory::DeviceMemory(Device& opened)
@@ -74,6 +77,8 @@ DeviceMemory::DeviceMemory(Device& opened)
     root.set_limit(environment_bytes("NBX_MEMORY_BUDGET", total));
   }
 }
+
+DeviceMemory::~DeviceMemory() { ended_trees.fetch_add(1, std::memory_order_release); }
 
 DeviceMemory& memory_of(Device& device) {
   Registry& all = registry();
@@ -108,6 +113,7 @@ struct Tag {
   std::string path;
   std::vector<std::string> parts;
   std::array<Resolved, 4> resolved{};
+  std::uint64_t trees = 0;  // value of `ended_trees` that `resolved` is good for
   std::size_t next = 0;
 };
 constinit thread_local Tag* tag = nullptr;  // null: untagged
@@ -138,6 +144,11 @@ struct Tags {
 
 Account& tagged_account(Account& kind) {
   if (tag == nullptr) return kind;
+  const std::uint64_t trees = ended_trees.load(std::memory_order_acquire);
+  if (tag->trees != trees) {
+    tag->resolved = {};
+    tag->trees = trees;
+  }
   for (const Tag::Resolved& known : tag->resolved) {
     if (known.kind == &kind) return *known.account;
   }

@@ -17,6 +17,10 @@ namespace nbx {
 /// device, made on first use, alive until exit.
 struct DeviceMemory {
   explicit DeviceMemory(Device& opened);
+  ~DeviceMemory();
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
   Device& device;
   Account root;      // named after the device; its limit is the device's budget
   Account& tensors;  // root / "device": blocks of the heap, one child a tag
