@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 import numpy as np
 from gguf import GGUFReader
@@ -14,7 +15,8 @@ from gguf.quants import dequantize
 
 Array = np.ndarray[Any, Any]
 
-_SPLIT = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[^\W\d_]+| ?\d| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")
+# Of text without digits.
+_SPLIT = re.compile(r"'(?:s|t|re|ve|m|ll|d)| ?[^\W_]+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")
 _CONTROL = 3
 
 
@@ -65,9 +67,8 @@ class Bpe:
             if piece in self.special:
                 ids.append(self.ids[piece])
                 continue
-            for run in re.split(r"(\d)", piece):
-                words = [run] if run.isdigit() and len(run) == 1 else _SPLIT.findall(run)
-                for word in words:
+            for numeric, run in groupby(piece, lambda char: category(char)[0] == "N"):
+                for word in run if numeric else _SPLIT.findall("".join(run)):
                     ids += self.word(word)
         return ids
 
