@@ -155,13 +155,14 @@ NBX_VECTORISED(multiply_q4_1, (const BlockProduct& job), (job))
 NBX_VECTORISED(multiply_q8_0, (const BlockProduct& job), (job))
 
 void encode_q4_1(const float* weights, std::byte* block) {
-  const auto [low, high] = std::minmax_element(weights, weights + 32);
-  const float scale = (*high - *low) / 15.0F;
+  const auto ends = std::minmax_element(weights, weights + 32);
+  const float low = *ends.first;
+  const float scale = (*ends.second - low) / 15.0F;
   const float inverse = scale != 0.0F ? 1.0F / scale : 0.0F;
   put_half(block, scale);
-  put_half(block + 2, *low);
+  put_half(block + 2, low);
   const auto code = [&](int i) {
-    const float shifted = (weights[i] - *low) * inverse + 0.5F;
+    const float shifted = (weights[i] - low) * inverse + 0.5F;
     return static_cast<unsigned>(std::clamp(shifted, 0.0F, 15.0F));
   };
   for (int i = 0; i < 16; ++i) block[4 + i] = static_cast<std::byte>(code(i) | code(i + 16) << 4);
