@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from nbxtensor.ops import (
     attention,
     creation,
@@ -38,6 +40,20 @@ FAMILIES = (
     shape,
     sort,
 )
+
+
+def _array_ufunc(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
+    """Answer NumPy's functions: with tensors and numbers by the op of that name, else in NumPy."""
+    op = NAMES.get(ufunc.__name__)
+    plain = method == "__call__" and not keywords and op is not None
+    if plain and not any(isinstance(value, np.ndarray) for value in inputs):
+        return op(*inputs)
+    arrays = [value.numpy() if isinstance(value, Tensor) else value for value in inputs]
+    return getattr(ufunc, method)(*arrays, **keywords)
+
+
+# Without it a NumPy number on the left would turn the tensor into an array.
+Tensor.__array_ufunc__ = _array_ufunc  # type: ignore[attr-defined]
 
 # Defined here and not by the tensor, which stands below the ops.
 for _name, _op in METHODS.items():

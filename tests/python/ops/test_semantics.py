@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import pickle
 import secrets
 import threading
 from typing import Any
@@ -153,6 +154,28 @@ def test_numpy_scalars_are_numbers() -> None:
     assert array(x + np.int64(2)).tolist() == [3, 4, 5]
     assert array(x * np.float32(0.5)).tolist() == [0.5, 1.0, 1.5]
     assert (x == np.bool_(True)).dtype is nbx.bool
+
+
+def test_numpy_numbers_on_the_left_and_numpy_functions() -> None:
+    x = tensor(np.array([1.0, 4.0], np.float32))
+    doubled = np.float32(2) * x
+    assert isinstance(doubled, Tensor)
+    assert array(doubled).tolist() == [2.0, 8.0]
+    assert array(np.sqrt(x)).tolist() == [1.0, 2.0]
+    assert isinstance(np.ones(2) + x, np.ndarray)
+    assert (np.ones(2) + x).tolist() == [2.0, 5.0]
+    assert np.add.reduce(x) == 5.0
+
+
+def test_ops_are_pickled_by_name() -> None:
+    assert pickle.loads(pickle.dumps(nbx.add)) is nbx.add
+
+
+def test_tensors_without_elements_are_operands() -> None:
+    assert (nbx.zeros((0, 3)) + 1).shape == (0, 3)
+    assert (nbx.zeros((0, 3)) + nbx.ones((1, 3))).shape == (0, 3)
+    assert array(nbx.zeros((0, 3)).sum(0)).tolist() == [0.0, 0.0, 0.0]
+    assert array(nbx.zeros((2, 0)) @ nbx.zeros((0, 2))).tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 
 def test_large_integers_stay_exact() -> None:
