@@ -100,11 +100,14 @@ PyObject* tensor_float(PyObject* self) {
 
 PyObject* tensor_index_value(PyObject* self) {
   return guarded([&] {
-    const DType dtype = meta_of(self).dtype;
-    if (!is_integer(dtype)) {
-      throw Error(ErrorKind::kType,
-                  std::string("index: only integer tensors convert to an index, got ") +
-                      facts_of(dtype).name);
+    const TensorMeta& meta = meta_of(self);
+    // TypeError also for the count: callers such as bytes() then try the buffer protocol.
+    if (!is_integer(meta.dtype) || meta.layout.element_count() != 1) {
+      throw Error(
+          ErrorKind::kType,
+          std::string("index: only integer tensors of one element convert to an index, got ") +
+              facts_of(meta.dtype).name + " of shape " +
+              shape_text(meta.layout.shape(), meta.layout.rank()));
     }
     return number_of(element_of(meta_of(self), "index"));
   });

@@ -135,9 +135,10 @@ PyObject* wrap_tensor(TensorMeta&& meta) noexcept {
 }
 
 PyObject* register_tensor_class(PyObject*, PyObject* type) {
+  const auto* given = reinterpret_cast<PyTypeObject*>(type);
   if (!PyType_Check(type) ||
       PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type), tensor_base_type) == 0 ||
-      reinterpret_cast<PyTypeObject*>(type)->tp_basicsize != sizeof(TensorObject)) {
+      given->tp_basicsize != sizeof(TensorObject) || given->tp_dictoffset != 0) {
     PyErr_Format(PyExc_TypeError,
                  "register_tensor_class: expected a subclass of TensorBase with empty __slots__, "
                  "got %R",
