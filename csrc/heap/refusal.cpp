@@ -43,6 +43,11 @@ std::string device_sentence(const RefusalFigures& f) {
 
 /// One thing that would have let this request through.
 std::string remedy(const RefusalFigures& f, std::uint64_t shortfall) {
+  const std::uint64_t total = f.driver_total.value_or(kUnknown);
+  if (f.granted > total) {
+    return "no release can help: ask for at most " + format_bytes(total) + " at a time on " +
+           f.device;
+  }
   if (f.over_budget) {
     if (f.granted <= f.limit) {
       return "release " + format_bytes(shortfall) + " under " + f.tag +
@@ -50,11 +55,6 @@ std::string remedy(const RefusalFigures& f, std::uint64_t shortfall) {
     }
     return "raise the budget of " + f.tag + " to at least " + format_bytes(f.held + f.granted) +
            ", or ask for at most " + format_bytes(f.limit);
-  }
-  const std::uint64_t total = f.driver_total.value_or(kUnknown);
-  if (f.granted > total) {
-    return "no release can help: ask for at most " + format_bytes(total) + " at a time on " +
-           f.device;
   }
   if (f.parked + f.driver_free.value_or(0) >= f.granted) {
     return "the free bytes are in pieces between live tensors: release neighbours, or ask for at "

@@ -66,13 +66,14 @@ DeviceMemory::DeviceMemory(Device& opened)
       mapped(root.child("mapped")),
       pinned(root.child("pinned")),
       heap(opened, &root.tree_lock()) {
-  // The system bounds the host by itself, and mapped files need no memory there.
+  const std::uint64_t total = opened.properties().total_bytes;
+  // The system bounds the host by itself, and mapped files need no memory there. A budget of the
+  // whole device bounds nothing either: its driver does.
   if (!opened.properties().integrated_work && opened.primitives().budget != nullptr) {
     std::uint64_t own = 0;
     opened.check(opened.primitives().budget(opened.ordinal(), &own), "budget");
-    root.set_limit(own);
+    if (own < total) root.set_limit(own);
   }
-  const std::uint64_t total = opened.properties().total_bytes;
   if (!environment_text("NBX_MEMORY_BUDGET").empty()) {
     root.set_limit(environment_bytes("NBX_MEMORY_BUDGET", total));
   }
