@@ -1,0 +1,90 @@
+"""The commands print what they promise, and one broken part hides nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from nbxtensor import __main__, env, runtime
+from nbxtensor.cli import info, selftest
+
+
+def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["info", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert {row["kind"] for row in data["kinds"]} == {"cuda", "hip", "metal", "cpu", "sim"}
+    assert {row["state"] for row in data["kinds"]} <= {"library absent", "no device", "ready"}
+    assert data["default_device"] == str(runtime.default_device())
+    assert data["devices"]["cpu"]["facts_file"].endswith(".yml")
+    assert [row["name"] for row in data["environment"]] == [v.name for v in env.variables()]
+
+
+def test_info_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["info"]) == 0
+    text = capsys.readouterr().out
+    for part in ("default device: cpu", "sim:1", "NBX_NUM_THREADS", "cuda ", "facts: "):
+        assert part in text
+
+
+def test_a_broken_probe_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no such thing")
+
+    monkeypatch.setattr(info.runtime, "device_info", fail)
+    monkeypatch.setattr(info.platform, "platform", fail)
+    data = info.collect()
+    assert data["devices"]["sim:0"] == {"error": "OSError: no such thing"}
+    assert data["platform"] == {"error": "OSError: no such thing"}
+    text = info.render(data)
+    assert "OSError: no such thing" in text
+    assert "NBX_DEVICE" in text
+
+
+def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["devices"]) == 0
+    assert "simulated GPU 1" in capsys.readouterr().out
+
+
+def test_selftest_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["selftest"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("seed ")
+    assert text.count(" ok ") == len(selftest.CHECKS) * len(runtime.devices())
+    assert text.endswith("all checks passed\n")
+
+
+def test_selftest_says_what_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> str:
+        raise AssertionError("bytes changed")
+
+    monkeypatch.setattr(selftest, "CHECKS", (("copy", broken), *selftest.CHECKS[:1]))
+    assert __main__.main(["selftest", "cpu", "--seed", "1"]) == 1
+    text = capsys.readouterr().out
+    assert "FAILED  AssertionError: bytes changed" in text
+    assert "1 checks failed" in text
+
+
+def test_ops_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["ops", "add"]) == 0
+    assert capsys.readouterr().out.startswith("add(")
+    assert __main__.main(["ops", "nothing-like-it"]) == 2
+    assert "there is no op 'nothing-like-it'" in capsys.readouterr().err
+
+
+def test_errors_exit_with_two(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["selftest", "gpu"]) == 2
+    assert 'unknown name "gpu"' in capsys.readouterr().err
+
+
+def test_it_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "nbxtensor", "devices"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ready" in done.stdout
