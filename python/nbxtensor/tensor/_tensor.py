@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 from nbxtensor import _core
-from nbxtensor.dtype import numpy_dtype
+from nbxtensor.dtype import numpy_dtype, uint8, uint16
 from nbxtensor.tensor.pickling import reduce_tensor
 from nbxtensor.tensor.printing import tensor_text
 
 # Integer types that carry the bits of types without a buffer format.
-_CARRIERS = {8: "uint8", 16: "uint16"}
+_CARRIERS = {8: uint8, 16: uint16}
 
 
 class Tensor(_core.TensorBase):
@@ -39,13 +39,13 @@ class Tensor(_core.TensorBase):
         return np.asarray(memoryview(carrier)).view(target)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        array = self.numpy()
+        array: np.ndarray[Any, Any] = self.numpy()
         shares = self.is_cpu
         if dtype is not None and np.dtype(dtype) != array.dtype:
-            array = array.astype(dtype)
+            array = np.asarray(array, dtype=dtype)
             shares = False
         if copy and shares:
-            return array.copy()
+            return np.array(array)
         if copy is False and not shares:
             raise ValueError(
                 f"__array__: {self.dtype!r} on {self.device} as {array.dtype} in NumPy needs a "
