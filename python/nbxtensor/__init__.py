@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbxtensor import errors, io, memory, quant, random
+from nbxtensor import env, errors, io, memory, quant, random
 from nbxtensor._core import get_num_threads, set_num_threads
 from nbxtensor.dtype import *  # noqa: F403
 from nbxtensor.dtype import bool_ as bool  # noqa: A004
@@ -57,6 +57,7 @@ __all__ = [
     "device",
     "device_info",
     "devices",
+    "env",
     "errors",
     "from_dlpack",
     "from_numpy",
