@@ -40,12 +40,11 @@ NBX_INLINE double exponential(double x) { return std::exp(x); }
 /// Within 2 units.
 NBX_INLINE float logarithm(float x) {
   const bool tiny = x < std::numeric_limits<float>::min();
-  const float scaled = tiny ? x * 0x1p23F : x;
-  const auto bits = std::bit_cast<std::int32_t>(scaled);
+  const float lifted = x * 0x1p23F;
+  const auto bits = std::bit_cast<std::uint32_t>(tiny ? lifted : x);
   // The mantissa is taken from [sqrt(1/2), sqrt(2)).
-  const std::int32_t biased = bits - 0x3f3504f3;
-  const std::int32_t exponent = biased >> 23;
-  const float mantissa = std::bit_cast<float>(bits - (exponent & 0x1ff) * (1 << 23));
+  const auto exponent = static_cast<std::int32_t>(bits - 0x3f3504f3U) >> 23;
+  const float mantissa = std::bit_cast<float>(bits - (static_cast<std::uint32_t>(exponent) << 23));
   const float power = static_cast<float>(exponent) - (tiny ? 23.0F : 0.0F);
   const float f = mantissa - 1.0F;
   const float s = f / (2.0F + f);

@@ -345,7 +345,8 @@ struct Greatest {
     return value > best || (value != value && best == best);
   }
   static NBX_INLINE void step(State& state, T value, double /*shift*/) {
-    state = value > state || value != value ? value : state;
+    const T greater = value > state ? value : state;
+    state = value != value ? value : greater;
   }
   static NBX_INLINE void merge(State& state, State later) { step(state, later, 0.0); }
   static T finish(State state, const Ending& /*ending*/) { return state; }
@@ -362,7 +363,8 @@ struct Least {
     return value < best || (value != value && best == best);
   }
   static NBX_INLINE void step(State& state, T value, double /*shift*/) {
-    state = value < state || value != value ? value : state;
+    const T lesser = value < state ? value : state;
+    state = value != value ? value : lesser;
   }
   static NBX_INLINE void merge(State& state, State later) { step(state, later, 0.0); }
   static T finish(State state, const Ending& /*ending*/) { return state; }
