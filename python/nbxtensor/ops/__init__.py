@@ -44,10 +44,9 @@ FAMILIES = (
 
 def _array_ufunc(self: Tensor, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
     """Answer NumPy's functions: with tensors and numbers by the op of that name, else in NumPy."""
-    op = NAMES.get(ufunc.__name__)
-    plain = method == "__call__" and not keywords and op is not None
+    plain = method == "__call__" and not keywords and ufunc.__name__ in NAMES
     if plain and not any(isinstance(value, np.ndarray) for value in inputs):
-        return op(*inputs)
+        return NAMES[ufunc.__name__](*inputs)
     arrays = [value.numpy() if isinstance(value, Tensor) else value for value in inputs]
     return getattr(ufunc, method)(*arrays, **keywords)
 
