@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from nbxtensor import _core
 from nbxtensor.dtype import numpy_dtype, uint8, uint16
 from nbxtensor.tensor.pickling import reduce_tensor

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from nbxtensor import _core
 from nbxtensor.dtype import as_dtype, complex64, float32, numpy_dtype
 

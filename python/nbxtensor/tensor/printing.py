@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
+
 from nbxtensor import _core
 from nbxtensor.dtype import float32, int8
 
