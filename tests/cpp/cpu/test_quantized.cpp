@@ -71,8 +71,8 @@ TEST(QuantizedTest, MatmulOfAnyRowCount) {
     const cpu::Simd before = cpu::limit_simd(level);
     for (const Format format : kFormats) {
       for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
-        for (const std::int64_t m : {0, 1, 2, 3, 4, 5, 13, 31}) {
-          for (const std::int64_t k : {0, 32, 576}) {
+        for (const std::int64_t m : {0, 1, 2, 3, 4, 5, 31}) {
+          for (const std::int64_t k : {0, 32, 288}) {
             const std::int64_t n = 71;
             Owned blocks = random_blocks(format, n, k, rng);
             Owned a = Owned::scattered(dtype, {m, k}, rng);
@@ -85,13 +85,19 @@ TEST(QuantizedTest, MatmulOfAnyRowCount) {
                 "matmul:quantized",
                 {out.view(), a.view(), blocks.view(), with_bias ? bias.view() : absent_view()},
                 {code(format)});
+            std::vector<double> left;
+            for (std::int64_t i = 0; i < m * k; ++i) left.push_back(a.number(i));
+            std::vector<double> right;
+            for (std::int64_t i = 0; i < n * k; ++i) {
+              right.push_back(weight(blocks, format, i / k * bytes_for(format, k), i % k));
+            }
             for (std::int64_t i = 0; i < m; ++i) {
               for (std::int64_t j = 0; j < n; ++j) {
                 double sum = with_bias ? bias.number(i * n + j) : 0.0;
                 double magnitude = std::fabs(sum);
                 for (std::int64_t p = 0; p < k; ++p) {
-                  const double term =
-                      a.number(i * k + p) * weight(blocks, format, j * bytes_for(format, k), p);
+                  const double term = left[static_cast<std::size_t>(i * k + p)] *
+                                      right[static_cast<std::size_t>(j * k + p)];
                   sum += term;
                   magnitude += std::fabs(term);
                 }
