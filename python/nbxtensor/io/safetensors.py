@@ -133,8 +133,11 @@ class SafetensorsFile:
             )
         return SafetensorsEntry(tuple(shape), dtype, start + begin, needed)
 
+    # A str is an iterable of str too, but names one tensor.
     @overload
-    def load(self, names: str, *, device: Any = None, progress: Progress = None) -> Tensor: ...
+    def load(  # type: ignore[overload-overlap]
+        self, names: str, *, device: Any = None, progress: Progress = None
+    ) -> Tensor: ...
 
     @overload
     def load(
