@@ -1,6 +1,6 @@
 // Times the CPU device's kernels on the shapes of a 135M-parameter decoder.
 //
-//   cpu_kernels [threads]
+//   cpu_kernels [threads]      (cpu_kernels.py compiles and runs it)
 //
 // Every line is the median of many runs: microseconds, and the rate that matters for the kernel
 // (GB/s of weights or cache for decoding, GFLOP/s for prefill).
