@@ -61,7 +61,7 @@ def op_pages() -> dict[Path, str]:
             for family in sorted(families)
         ),
     )
-    pages[REFERENCE / "ops" / "index.md"] = page(f"{len(TABLE)} ops", index)
+    pages[REFERENCE / "ops" / "README.md"] = page(f"{len(TABLE)} ops", index)
     return pages
 
 
