@@ -157,7 +157,9 @@ class Decoder:
             )
         with nbx.memory.tag("workspace"):
             positions = nbx.arange(start, end, device=self.device).reshape((1, len(ids)))
-            x = nbx.embedding(nbx.asarray(ids, dtype=nbx.int64, device=self.device), self.embedding)
+            tokens = nbx.asarray(ids, dtype=nbx.int64, device=self.device)
+            # Between products numbers stay float32, whatever the file keeps weights in.
+            x = nbx.embedding(tokens, self.embedding).to(nbx.float32)
             for index, layer in enumerate(self.layers):
                 h = nbx.rms_norm(x, layer.attn_norm, eps=self.config.eps)
                 x = x + self._attention(h, layer, cache, index, positions)
@@ -189,7 +191,7 @@ class Decoder:
 
 
 def _take(weights: dict[str, Any], name: str, shape: tuple[int | None, ...]) -> Any:
-    """Remove a weight from the dictionary and check its shape (None: any extent)."""
+    """Remove a weight from the dictionary and check it (None: any extent)."""
     if name not in weights:
         raise ValueError(f"the file has no tensor {name!r}")
     weight = weights.pop(name)
@@ -198,4 +200,6 @@ def _take(weights: dict[str, Any], name: str, shape: tuple[int | None, ...]) -> 
     )
     if not fits:
         raise ValueError(f"tensor {name!r} has shape {tuple(weight.shape)}; expected {shape}")
+    if weight.dtype.kind != "f":
+        raise ValueError(f"tensor {name!r} has dtype {weight.dtype}; expected a floating one")
     return weight
