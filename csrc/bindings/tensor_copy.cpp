@@ -126,7 +126,8 @@ void copy_strided(const TensorMeta& destination, const TensorMeta& source) {
   TensorMeta to = destination;
   TensorMeta from = source;
   TensorMeta* const tensors[] = {&to, &from};
-  run_named("copy:strided", tensors, 2, nullptr, 0, size_of(to) + size_of(from));
+  static const HostKernel kernel = required_kernel("copy:strided");
+  run_on_device(kernel, tensors, 2, nullptr, 0, size_of(to) + size_of(from));
 }
 
 TensorMeta cast_here(const TensorMeta& meta, DType dtype) {
@@ -190,16 +191,20 @@ void require_writable(const char* function, const TensorMeta& meta) {
   }
 }
 
-void run_named(const char* kernel, TensorMeta* const* tensors, std::size_t count,
-               const Scalar* scalars, std::size_t scalar_count, std::uint64_t bytes) {
-  const HostKernel found = find_host_kernel(kernel);
-  if (found == nullptr) {
+HostKernel required_kernel(const char* name) {
+  const HostKernel kernel = find_host_kernel(name);
+  if (kernel == nullptr) {
     throw Error(ErrorKind::kUnsupported,
-                std::string("kernel ") + kernel + " is not part of this build");
+                std::string("kernel ") + name + " is not part of this build");
   }
+  return kernel;
+}
+
+void run_on_device(HostKernel kernel, TensorMeta* const* tensors, std::size_t count,
+                   const Scalar* scalars, std::size_t scalar_count, std::uint64_t bytes) {
   Stream& stream = current_stream(tensors[0]->device());
   const Unlocked unlocked(bytes > kUnlockBytes);
-  run_kernel(found, nullptr, stream, tensors, count, 1, scalars, scalar_count);
+  run_kernel(kernel, nullptr, stream, tensors, count, 1, scalars, scalar_count);
 }
 
 TensorMeta contiguous(const TensorMeta& meta) {
@@ -256,7 +261,8 @@ void fill(const char* function, TensorMeta& destination, Scalar value) {
   if (is_integer(dtype)) value = checked_integer(function, dtype, value);
   if (destination.layout.element_count() == 0) return;
   TensorMeta* const tensors[] = {&destination};
-  run_named("fill:value", tensors, 1, &value, 1, size_of(destination));
+  static const HostKernel kernel = required_kernel("fill:value");
+  run_on_device(kernel, tensors, 1, &value, 1, size_of(destination));
 }
 
 Scalar element_of(const TensorMeta& meta, const char* function) {

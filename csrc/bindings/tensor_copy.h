@@ -8,10 +8,13 @@ namespace nbx::python {
 /// Throws unless the tensor may be written: read-only memory, or elements that share memory.
 void require_writable(const char* function, const TensorMeta& meta);
 
-/// Runs a registered kernel on the tensors' device; the first one is written. Other Python threads
-/// run meanwhile when `bytes` is large.
-void run_named(const char* kernel, TensorMeta* const* tensors, std::size_t count,
-               const Scalar* scalars, std::size_t scalar_count, std::uint64_t bytes);
+/// The registered kernel of this name; throws Error(kUnsupported). Look up once, not per call.
+[[nodiscard]] HostKernel required_kernel(const char* name);
+
+/// Runs a kernel on the tensors' device; the first one is written. Other Python threads run
+/// meanwhile when `bytes` is large.
+void run_on_device(HostKernel kernel, TensorMeta* const* tensors, std::size_t count,
+                   const Scalar* scalars, std::size_t scalar_count, std::uint64_t bytes);
 
 /// The tensor itself if it is contiguous, else a contiguous copy.
 [[nodiscard]] TensorMeta contiguous(const TensorMeta& meta);

@@ -198,7 +198,8 @@ void append_mask(const TensorMeta& base, const TensorMeta& mask, Builder* builde
   TensorMeta coordinates = empty_tensor(host.storage->memory(), DType::int64, shape, 2);
   TensorMeta source = host;
   TensorMeta* const tensors[] = {&coordinates, &source};
-  run_named("index:nonzero", tensors, 2, nullptr, 0, bytes_of(DType::bool_, found));
+  static const HostKernel kernel = required_kernel("index:nonzero");
+  run_on_device(kernel, tensors, 2, nullptr, 0, bytes_of(DType::bool_, found));
   const TensorMeta there = converted(coordinates, DType::int64, base.device(), false);
   for (std::int32_t i = 0; i < rank; ++i) {
     advanced->push_back({builder->rank(), builder->axis(), select_view(there, 0, i)});
@@ -359,11 +360,11 @@ Prepared prepare(const Parsed& parsed) {
   return prepared;
 }
 
-void run_indexed(const char* kernel, TensorMeta& first, TensorMeta& second, Prepared* prepared) {
+void run_indexed(HostKernel kernel, TensorMeta& first, TensorMeta& second, Prepared* prepared) {
   std::vector<TensorMeta*> tensors{&first, &second};
   for (TensorMeta& indices : prepared->indices) tensors.push_back(&indices);
-  run_named(kernel, tensors.data(), tensors.size(), prepared->scalars.data(),
-            prepared->scalars.size(), bytes_of(first.dtype, second.layout.element_count()));
+  run_on_device(kernel, tensors.data(), tensors.size(), prepared->scalars.data(),
+                prepared->scalars.size(), bytes_of(first.dtype, second.layout.element_count()));
 }
 
 PyObject* take(const Parsed& parsed) {
@@ -371,7 +372,8 @@ PyObject* take(const Parsed& parsed) {
   TensorMeta result = empty_tensor(parsed.view.storage->memory(), parsed.view.dtype,
                                    prepared.shape.values, prepared.shape.count);
   TensorMeta target = permute_view(result, prepared.forward);
-  run_indexed("index:take", target, prepared.view, &prepared);
+  static const HostKernel kernel = required_kernel("index:take");
+  run_indexed(kernel, target, prepared.view, &prepared);
   return wrapped(std::move(result));
 }
 
@@ -401,7 +403,8 @@ void put(const Parsed& parsed, PyObject* value) {
   for (TensorMeta& indices : prepared.indices) {
     if (may_overlap(indices, parsed.view)) indices = cloned(indices);
   }
-  run_indexed("index:put", prepared.view, source, &prepared);
+  static const HostKernel kernel = required_kernel("index:put");
+  run_indexed(kernel, prepared.view, source, &prepared);
 }
 
 }  // namespace
@@ -411,6 +414,11 @@ PyObject* tensor_subscript(PyObject* self, PyObject* key) {
     const TensorMeta& meta = meta_of(self);
     if (PyLong_CheckExact(key) && meta.layout.rank() > 0) {
       return wrapped(select_view(meta, 0, integer_of({ItemKind::kInteger, 1, 0, key})));
+    }
+    if (PySlice_Check(key) && meta.layout.rank() > 0) {
+      Builder builder(meta);
+      builder.slice(key);
+      return wrapped(builder.finish());
     }
     Parsed parsed = parse(meta, key);
     if (parsed.advanced.empty()) return wrapped(std::move(parsed.view));

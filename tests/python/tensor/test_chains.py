@@ -135,7 +135,8 @@ def assigned_value(
 def test_chain_of_views_and_assignments(data: Any) -> None:
     dtype = data.draw(st.sampled_from(DTYPES), label="dtype")
     base = filled(data, data.draw(shapes, label="shape"), dtype)
-    root = nbx.asarray(base, copy=True)
+    device = data.draw(st.sampled_from(["cpu", "cpu", "cpu", "sim:0"]), label="device")
+    root = nbx.asarray(base, copy=True, device=device)
     array, tensor = base, root
     for _ in range(data.draw(st.integers(1, 5))):
         pair = both(array, tensor, view_step(data, array))
