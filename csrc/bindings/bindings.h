@@ -1,4 +1,5 @@
-// The areas of nbxtensor._core. Each is registered by one file of this folder; module.cpp lists them.
+// The areas of nbxtensor._core. Each is registered by one file of this folder; module.cpp lists
+// them.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -57,11 +57,11 @@ class Device:
     """
     One device; there is one object for each.
     """
-    def __copy__(self) -> typing.Any:
+    def __copy__(self) -> Device:
         ...
-    def __deepcopy__(self, arg0: dict) -> typing.Any:
+    def __deepcopy__(self, arg0: dict) -> Device:
         ...
-    def __enter__(self) -> typing.Any:
+    def __enter__(self) -> Device:
         ...
     def __eq__(self, other: typing.Any) -> bool:
         ...
@@ -69,7 +69,7 @@ class Device:
         ...
     def __hash__(self) -> int:
         ...
-    def __reduce__(self) -> tuple[..., tuple[str]]:
+    def __reduce__(self) -> tuple:
         ...
     def __repr__(self) -> str:
         ...
@@ -128,7 +128,7 @@ class Stream:
         """
         True if all work of the stream is done.
         """
-    def record_event(self, timing: bool = False) -> ...:
+    def record_event(self, timing: bool = False) -> Event:
         """
         A new event that marks the work submitted so far.
         """
@@ -136,7 +136,7 @@ class Stream:
         """
         Wait for all work of the stream.
         """
-    def wait_event(self, event: ...) -> None:
+    def wait_event(self, event: Event) -> None:
         """
         Let later work here run after the event.
         """
@@ -145,7 +145,7 @@ class Stream:
         Let later work here run after all work submitted to the other stream so far.
         """
     @property
-    def device(self) -> typing.Any:
+    def device(self) -> Device:
         ...
     @property
     def handle(self) -> int:
@@ -180,8 +180,57 @@ class Event:
         Let later work of the stream run after the mark.
         """
     @property
-    def device(self) -> typing.Any:
+    def device(self) -> Device:
         ...
+class sim:
+    """
+    Controls of the simulated devices.
+    """
+    @staticmethod
+    def add_fault(device: typing.SupportsInt | typing.SupportsIndex, primitive: str, first_call: typing.SupportsInt | typing.SupportsIndex = 1, call_count: typing.SupportsInt | typing.SupportsIndex = 1, status: typing.SupportsInt | typing.SupportsIndex = 0, delay: typing.SupportsFloat | typing.SupportsIndex = 0.0, misalignment: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+        """
+        Let calls of a primitive, counted from now, fail, be late or misalign.
+        """
+    @staticmethod
+    def advance(seconds: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        Let virtual time pass.
+        """
+    @staticmethod
+    def books(device: typing.SupportsInt | typing.SupportsIndex) -> dict:
+        """
+        What the device holds.
+        """
+    @staticmethod
+    def call_count(device: typing.SupportsInt | typing.SupportsIndex, primitive: str) -> int:
+        """
+        Calls of a primitive so far.
+        """
+    @staticmethod
+    def clear_faults(device: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Forget all faults.
+        """
+    @staticmethod
+    def seconds() -> float:
+        """
+        The virtual clock.
+        """
+    @staticmethod
+    def set_backing(device: typing.SupportsInt | typing.SupportsIndex, backing: str) -> None:
+        """
+        Put host pages under the device's addresses ("real"), or nothing ("none").
+        """
+    @staticmethod
+    def set_memory(device: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Set the size of the device's memory.
+        """
+    @staticmethod
+    def set_pressure(device: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Set the bytes that another process holds.
+        """
 class Plan:
     """
     What one call of an op does, decided once for a key.
@@ -203,7 +252,7 @@ def deliver_log() -> None:
     """
     Hand over the messages that wait for the main thread.
     """
-def device(device: typing.Any = None) -> typing.Any:
+def device(device: typing.Any = None) -> Device:
     """
     The device of this name, or the default one; opened on first use.
     """
@@ -548,7 +597,7 @@ class TensorBase:
     def view(self, *shape: builtins.int | _Shape) -> Self:
         """Another shape of the same memory, or the same bytes as another dtype. Refuses what needs a copy."""
     @overload
-    def view(self, dtype: DType, /) -> Self:
+    def view(self, dtype: DType | builtins.str, /) -> Self:
         """Another shape of the same memory, or the same bytes as another dtype. Refuses what needs a copy."""
     def view_as(self, other: TensorBase) -> Self:
         """`view` with the shape of another tensor."""
@@ -733,6 +782,8 @@ class TensorBase:
     def logical_xor(self, y: Any) -> Self: ...
     def logsumexp(self, axis: Any = ..., keepdims: Any = ...) -> Self: ...
     def lt(self, y: Any) -> Self: ...
+    def masked_fill(self, mask: Any, value: Any) -> Self: ...
+    def masked_fill_(self, mask: Any, value: Any) -> Self: ...
     def matmul(self, y: Any) -> Self: ...
     def max(self, axis: Any = ..., keepdims: Any = ...) -> Self: ...
     def maximum(self, y: Any) -> Self: ...
