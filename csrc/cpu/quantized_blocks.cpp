@@ -29,6 +29,8 @@ struct Q41 {
     NBX_INLINE explicit Block(const std::byte* block) : codes(block + 4) {
       widen_pair<kWidth>(block, scale, offset);
     }
+    NBX_INLINE Block(const std::byte* block, const float* staged)
+        : scale(staged[0]), offset(staged[1]), codes(block + 4) {}
     // Low and high nibbles of kWidth bytes: the weights at `part * kWidth` and 16 further on.
     NBX_INLINE void load_two(int part, typename Vector<kWidth>::F& low,
                              typename Vector<kWidth>::F& high) const {
@@ -54,6 +56,8 @@ struct Q80 {
       float unused;
       widen_pair<kWidth>(block, scale, unused);
     }
+    NBX_INLINE Block(const std::byte* block, const float* staged)
+        : scale(staged[0]), codes(block + 2) {}
     NBX_INLINE void load_two(int part, typename Vector<kWidth>::F& low,
                              typename Vector<kWidth>::F& high) const {
       using F = typename Vector<kWidth>::F;
@@ -83,29 +87,46 @@ NBX_INLINE void decode_as(const std::byte* blocks, std::int64_t count, float* we
   }
 }
 
+constexpr std::int64_t kStaged = 16;  // blocks whose scales are widened at a time
+
+template <int kWidth, int kTokens, class Block>
+NBX_INLINE void add_block(const Block& block, const float* x, std::int64_t x_stride,
+                          typename Vector<kWidth>::F (&sums)[kTokens][2]) {
+  using F = typename Vector<kWidth>::F;
+  NBX_UNROLL
+  for (int part = 0; part < 16 / kWidth; ++part) {
+    F low;
+    F high;
+    block.load_two(part, low, high);
+    NBX_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      F v;
+      load(v, x + t * x_stride + part * kWidth);
+      sums[t][0] += v * low;
+      load(v, x + t * x_stride + part * kWidth + 16);
+      sums[t][1] += v * high;
+    }
+  }
+}
+
 template <class Kind, int kWidth, int kTokens>
 NBX_INLINE void multiply_as(const BlockProduct& job) {
   using F = typename Vector<kWidth>::F;
+  constexpr std::int64_t kBytes = facts_of(Kind::kFormat).bytes;
   for (std::int64_t row = 0; row < job.row_count; ++row) {
     const std::byte* blocks = job.rows + row * job.row_bytes;
     F sums[kTokens][2] = {};
-    for (std::int64_t b = 0; b < job.blocks; ++b) {
-      __builtin_prefetch(blocks + b * facts_of(Kind::kFormat).bytes + kPrefetchBytes);
-      const typename Kind::template Block<kWidth> block(blocks + b * facts_of(Kind::kFormat).bytes);
-      NBX_UNROLL
-      for (int part = 0; part < 16 / kWidth; ++part) {
-        F low;
-        F high;
-        block.load_two(part, low, high);
-        NBX_UNROLL
-        for (int t = 0; t < kTokens; ++t) {
-          const float* x = job.x + t * job.x_stride + b * 32 + part * kWidth;
-          F v;
-          load(v, x);
-          sums[t][0] += v * low;
-          load(v, x + 16);
-          sums[t][1] += v * high;
-        }
+    for (std::int64_t first = 0; first < job.blocks; first += kStaged) {
+      const std::int64_t end = std::min(first + kStaged, job.blocks);
+      // Scales come through memory, whose loads broadcast for free.
+      float staged[kStaged][4];
+      for (std::int64_t b = first; b < end; ++b) {
+        stage_pair<kWidth>(blocks + b * kBytes, staged[b - first]);
+      }
+      for (std::int64_t b = first; b < end; ++b) {
+        __builtin_prefetch(blocks + b * kBytes + kPrefetchBytes);
+        const typename Kind::template Block<kWidth> block(blocks + b * kBytes, staged[b - first]);
+        add_block<kWidth, kTokens>(block, job.x + b * 32, job.x_stride, sums);
       }
     }
     NBX_UNROLL

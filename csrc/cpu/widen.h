@@ -101,6 +101,20 @@ NBX_INLINE void widen_pair(const void* from, float& first, float& second) {
   second = to_float(halves[1]);
 }
 
+/// The same two, in the first two of four floats in memory.
+template <int kWidth>
+NBX_INLINE void stage_pair(const void* from, float* staged) {
+#if NBX_X86
+  if constexpr (kWidth > 4) {
+    Vector<4>::F wide;
+    __asm__("vcvtph2ps %1, %0" : "=x"(wide) : "m"(*static_cast<const char (*)[8]>(from)));
+    store(staged, wide);
+    return;
+  }
+#endif
+  widen_pair<kWidth>(from, staged[0], staged[1]);
+}
+
 #undef NBX_WIDEN
 
 }  // namespace nbx::cpu
