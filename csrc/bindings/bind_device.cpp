@@ -26,9 +26,13 @@ constexpr std::size_t kQuickOrdinals = 16;
 // pybind11's own instance map; a lost race writes the same object again.
 std::array<std::array<std::atomic<PyObject*>, kQuickOrdinals>, kDeviceKindCount> quick_objects{};
 
-py::object object_of(Device& device) {
-  return py::reinterpret_borrow<py::object>(python::device_object(device));
+/// The same device, once its Python object is made to stay: returned by reference it is that
+/// object.
+Device& kept(Device& device) {
+  if (python::device_object(device) == nullptr) throw py::error_already_set();
+  return device;
 }
+constexpr auto kByReference = py::return_value_policy::reference;
 
 Device& device_from(const py::object& what) {
   if (what.is_none()) return default_device();
@@ -135,24 +139,29 @@ void bind_devices(py::module_& module) {
           },
           py::arg("primitive"), "True if the device has the named primitive.")
       .def("synchronize", &synchronize, "Wait for all work of the device.")
-      .def("__enter__",
-           [](Device& d) {
-             enter_device(d);
-             return object_of(d);
-           })
+      .def(
+          "__enter__",
+          [](Device& d) -> Device& {
+            enter_device(d);
+            return kept(d);
+          },
+          kByReference)
       .def("__exit__", &leave_device)
       .def("__eq__", &equals, py::arg("other").none(true))
       .def("__hash__", [](const Device& d) { return py::hash(py::str(d.name())); })
       .def("__str__", &Device::name)
       .def("__repr__", [](const Device& d) { return "nbxtensor.device('" + d.name() + "')"; })
-      .def("__copy__", [](Device& d) { return object_of(d); })
-      .def("__deepcopy__", [](Device& d, const py::dict& /*memo*/) { return object_of(d); })
-      .def("__reduce__", [module](const Device& d) {
+      .def(
+          "__copy__", [](Device& d) -> Device& { return kept(d); }, kByReference)
+      .def(
+          "__deepcopy__", [](Device& d, const py::dict& /*memo*/) -> Device& { return kept(d); },
+          kByReference)
+      .def("__reduce__", [module](const Device& d) -> py::tuple {
         return py::make_tuple(module.attr("device"), py::make_tuple(d.name()));
       });
   module.def(
-      "device", [](const py::object& device) { return object_of(device_from(device)); },
-      py::arg("device") = py::none(),
+      "device", [](const py::object& device) -> Device& { return kept(device_from(device)); },
+      kByReference, py::arg("device") = py::none(),
       "The device of this name, or the default one; opened on first use.");
   module.def(
       "report_kinds",
@@ -172,13 +181,17 @@ void bind_devices(py::module_& module) {
       "Every device kind with its state: library absent, no device, or ready.");
 }
 
-void bind_streams(py::module_& module) {
-  py::class_<Stream, std::shared_ptr<Stream>>(module, "Stream", "An ordered queue of work.")
+using StreamClass = py::class_<Stream, std::shared_ptr<Stream>>;
+using EventClass = py::class_<Event>;
+
+void bind_streams(py::module_& module, StreamClass& stream_class) {
+  stream_class
       .def(py::init([](const py::object& device, std::int32_t priority) {
              return create_stream(device_from(device), priority);
            }),
            py::arg("device") = py::none(), py::arg("priority") = 0)
-      .def_property_readonly("device", [](const Stream& s) { return object_of(s.device()); })
+      .def_property_readonly(
+          "device", [](const Stream& s) -> Device& { return kept(s.device()); }, kByReference)
       .def_property_readonly("handle", &Stream::handle)
       .def_property_readonly("submitted", &Stream::submitted)
       .def("synchronize", &Stream::synchronize, py::call_guard<py::gil_scoped_release>(),
@@ -187,10 +200,11 @@ void bind_streams(py::module_& module) {
           "is_complete", [](Stream& s) { return s.is_complete(s.submitted()); },
           "True if all work of the stream is done.")
       .def("wait_stream", &Stream::wait_stream, py::arg("other"),
+           py::call_guard<py::gil_scoped_release>(),
            "Let later work here run after all work submitted to the other stream so far.")
       .def(
           "wait_event", [](Stream& s, Event& event) { event.block(s); }, py::arg("event"),
-          "Let later work here run after the event.")
+          py::call_guard<py::gil_scoped_release>(), "Let later work here run after the event.")
       .def(
           "record_event",
           [](Stream& s, bool timing) {
@@ -231,13 +245,14 @@ void bind_streams(py::module_& module) {
       py::arg("device") = py::none(), "The device's default stream.");
 }
 
-void bind_events(py::module_& module) {
-  py::class_<Event>(module, "Event", "A mark in the order of a stream.")
+void bind_events(EventClass& event_class) {
+  event_class
       .def(py::init([](const py::object& device, bool timing) {
              return std::make_unique<Event>(device_from(device), timing);
            }),
            py::arg("device") = py::none(), py::arg("timing") = false)
-      .def_property_readonly("device", [](const Event& e) { return object_of(e.device()); })
+      .def_property_readonly(
+          "device", [](const Event& e) -> Device& { return kept(e.device()); }, kByReference)
       .def(
           "record",
           [](Event& e, const std::shared_ptr<Stream>& stream) {
@@ -249,7 +264,8 @@ void bind_events(py::module_& module) {
           [](Event& e, const std::shared_ptr<Stream>& stream) {
             e.block(stream_or_current(stream, e.device()));
           },
-          py::arg("stream") = py::none(), "Let later work of the stream run after the mark.")
+          py::arg("stream") = py::none(), py::call_guard<py::gil_scoped_release>(),
+          "Let later work of the stream run after the mark.")
       .def("is_complete", &Event::is_complete, "True if the marked work is done.")
       .def("synchronize", &Event::synchronize, py::call_guard<py::gil_scoped_release>(),
            "Wait for the marked work.")
@@ -286,8 +302,11 @@ PyObject* device_object(Device& device) noexcept {
 
 void bind_device(py::module_& module) {
   bind_devices(module);
-  bind_streams(module);
-  bind_events(module);
+  // Both exist before their methods, whose signatures name each other.
+  StreamClass stream_class(module, "Stream", "An ordered queue of work.");
+  EventClass event_class(module, "Event", "A mark in the order of a stream.");
+  bind_streams(module, stream_class);
+  bind_events(event_class);
   bind_sim(module);
 }
 

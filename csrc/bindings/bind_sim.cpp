@@ -45,35 +45,38 @@ sim::Backing backing_named(const std::string& name) {
               "set_backing: expected \"real\" or \"none\", got \"" + name + "\"");
 }
 
+/// Holds the controls by name; a submodule would split the stub into several files.
+struct Controls {};
+
 }  // namespace
 
 void bind_sim(py::module_& module) {
-  py::module_ controls = module.def_submodule("sim", "Controls of the simulated devices.");
-  controls.def("add_fault", &add_fault, py::arg("device"), py::arg("primitive"),
-               py::arg("first_call") = 1, py::arg("call_count") = 1, py::arg("status") = 0,
-               py::arg("delay") = 0.0, py::arg("misalignment") = 0,
-               "Let calls of a primitive, counted from now, fail, be late or misalign.");
-  controls.def("clear_faults", &sim::clear_faults, py::arg("device"), "Forget all faults.");
-  controls.def(
+  py::class_<Controls> controls(module, "sim", "Controls of the simulated devices.");
+  controls.def_static("add_fault", &add_fault, py::arg("device"), py::arg("primitive"),
+                      py::arg("first_call") = 1, py::arg("call_count") = 1, py::arg("status") = 0,
+                      py::arg("delay") = 0.0, py::arg("misalignment") = 0,
+                      "Let calls of a primitive, counted from now, fail, be late or misalign.");
+  controls.def_static("clear_faults", &sim::clear_faults, py::arg("device"), "Forget all faults.");
+  controls.def_static(
       "call_count",
       [](std::int32_t device, const std::string& primitive) {
         return sim::call_count(device, primitive_named(primitive.c_str()));
       },
       py::arg("device"), py::arg("primitive"), "Calls of a primitive so far.");
-  controls.def("set_pressure", &sim::set_pressure, py::arg("device"), py::arg("bytes"),
-               "Set the bytes that another process holds.");
-  controls.def("set_memory", &sim::set_memory, py::arg("device"), py::arg("bytes"),
-               "Set the size of the device's memory.");
-  controls.def(
+  controls.def_static("set_pressure", &sim::set_pressure, py::arg("device"), py::arg("bytes"),
+                      "Set the bytes that another process holds.");
+  controls.def_static("set_memory", &sim::set_memory, py::arg("device"), py::arg("bytes"),
+                      "Set the size of the device's memory.");
+  controls.def_static(
       "set_backing",
       [](std::int32_t device, const std::string& backing) {
         sim::set_backing(device, backing_named(backing));
       },
       py::arg("device"), py::arg("backing"),
       "Put host pages under the device's addresses (\"real\"), or nothing (\"none\").");
-  controls.def("seconds", &sim::seconds, "The virtual clock.");
-  controls.def("advance", &sim::advance, py::arg("seconds"), "Let virtual time pass.");
-  controls.def("books", &books, py::arg("device"), "What the device holds.");
+  controls.def_static("seconds", &sim::seconds, "The virtual clock.");
+  controls.def_static("advance", &sim::advance, py::arg("seconds"), "Let virtual time pass.");
+  controls.def_static("books", &books, py::arg("device"), "What the device holds.");
 }
 
 }  // namespace nbx

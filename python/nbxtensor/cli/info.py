@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import sys
@@ -47,7 +48,7 @@ def _devices() -> dict[str, Any]:
         if report["state"] == "ready"
         for index in range(report["count"])
     ]
-    return {name: _probe(lambda name=name: _device(name)) for name in names}
+    return {name: _probe(functools.partial(_device, name)) for name in names}
 
 
 def collect() -> dict[str, Any]:
