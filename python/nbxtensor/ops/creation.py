@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nbxtensor import _core
-from nbxtensor.dtype import DType, as_dtype, bool_, default_dtype
+from nbxtensor.dtype import DType, as_dtype, bool_, default_dtype, iinfo
 from nbxtensor.ops.plan import Builder, Number, Window
 from nbxtensor.ops.signature import scalar, static, written
 from nbxtensor.ops.table import EVERY, OPS, REAL, Row, Sample, register
@@ -144,9 +144,26 @@ def _kind_dtype(*values: Any) -> DType:
     return default_dtype("float")
 
 
+def _check_number(function: str, value: Any, dtype: DType) -> None:
+    """Refuse what is no number, and integers that the dtype does not hold."""
+    if not isinstance(value, (bool, int, float, complex, np.generic)):
+        raise TypeError(
+            f"{function}: fill_value must be a number, got {type(value).__name__}; broadcast_to "
+            "repeats a tensor"
+        )
+    if isinstance(value, int) and dtype.kind in "iu":
+        limits = iinfo(dtype)
+        if not limits.min <= value <= limits.max:
+            raise OverflowError(
+                f"{function}: fill_value {value} does not fit in {dtype}, expected "
+                f"[{limits.min}, {limits.max}]"
+            )
+
+
 def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return a tensor of one number, by default in the number's own default dtype."""
     wanted = _kind_dtype(fill_value) if dtype is None else as_dtype(dtype)
+    _check_number("full", fill_value, wanted)
     tensor: Tensor = _fill(_core.empty(shape, wanted, device), fill_value)
     return tensor
 
@@ -172,6 +189,7 @@ def ones_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
 
 def full_like(x: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Return one number with the shape, dtype and device of another tensor."""
+    _check_number("full_like", fill_value, x.dtype if dtype is None else as_dtype(dtype))
     tensor: Tensor = _fill(empty_like(x, dtype=dtype, device=device), fill_value)
     return tensor
 
@@ -195,7 +213,10 @@ def arange(
     if step == 0:
         raise ValueError("arange: step must not be 0")
     wanted = _kind_dtype(first, last, step) if dtype is None else as_dtype(dtype)
-    count = max(0, math.ceil((last - first) / step))
+    if all(isinstance(value, int) for value in (first, last, step)):
+        count = max(0, -((first - last) // step))
+    else:
+        count = max(0, math.ceil((last - first) / step))
     tensor: Tensor = _fill_arange(_core.empty((count,), wanted, device), first, step)
     return tensor
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -272,12 +273,18 @@ class Builder:
         """Refuse, at each call, a number outside low..high before anything is allocated."""
         self._guards.append((number.index, low, high, name))
 
+    def integer(self, value: Any, name: str) -> int:
+        """Return a static argument that must be an integer."""
+        try:
+            return operator.index(value)
+        except TypeError:
+            raise self.type_error(
+                f"{name} must be an integer, got {type(value).__name__}"
+            ) from None
+
     def axis(self, axis: int, rank: int, name: str = "axis") -> int:
         """Return the axis counted from the front."""
-        try:
-            index = axis.__index__()
-        except AttributeError:
-            raise self.type_error(f"{name} must be an integer, got {type(axis).__name__}") from None
+        index = self.integer(axis, name)
         limit = max(rank, 1)
         if not -limit <= index < limit:
             raise IndexError(

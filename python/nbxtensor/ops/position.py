@@ -32,7 +32,7 @@ def _plan_rope(
     if x.rank != 4:
         raise builder.error(f"x must have shape (batch, length, heads, width), got {x.shape}")
     builder.check_kind(x.dtype, "f")
-    width = x.shape[3] if rotary_dim is None else rotary_dim
+    width = x.shape[3] if rotary_dim is None else builder.integer(rotary_dim, "rotary_dim")
     if not 0 <= width <= x.shape[3] or width % 2:
         raise builder.error(
             f"rotary_dim must be even and in [0, {x.shape[3]}], the width of x, got {width}"

@@ -68,12 +68,13 @@ def _triangle(*, upper: bool) -> Any:
     def plan(builder: Builder, x: Window, k: int) -> Window:
         if x.rank < 2:
             raise builder.error(f"x must have two axes at least, got shape {x.shape}")
+        k = builder.integer(k, "k")
         out = builder.result(x.shape, x.dtype)
         batch = x.size // max(x.shape[-1] * x.shape[-2], 1)
         flat = (batch, *x.shape[-2:])
         source, target = x.reshape(flat), out.reshape(flat)
         if x.rank == 2:
-            builder.step("fill:triangle", [out], [x], [int(k), upper])
+            builder.step("fill:triangle", [out], [x], [k, upper])
             return out
         if source is None or target is None:
             source = builder.contiguous(x).reshape(flat)
@@ -85,7 +86,7 @@ def _triangle(*, upper: bool) -> Any:
         assert target is not None
         for i in range(batch):
             one = [w.slice(0, i, i + 1).reshape(flat[1:]) for w in (target, source)]
-            builder.step("fill:triangle", [_present(one[0])], [_present(one[1])], [int(k), upper])
+            builder.step("fill:triangle", [_present(one[0])], [_present(one[1])], [k, upper])
         if whole is not out:
             builder.copy(out, whole)
         return out
@@ -100,8 +101,9 @@ def _present(window: Window | None) -> Window:
 
 def _plan_tile(builder: Builder, x: Window, repeats: Any) -> Window:
     given = tuple(repeats) if isinstance(repeats, (tuple, list)) else (repeats,)
+    given = tuple(builder.integer(count, "repetitions") for count in given)
     if any(count < 0 for count in given):
-        raise builder.error(f"repeats must not be negative, got {given}")
+        raise builder.error(f"repetitions must not be negative, got {given}")
     rank = max(x.rank, len(given))
     counts = (1,) * (rank - len(given)) + given
     shape = (1,) * (rank - x.rank) + x.shape
@@ -126,14 +128,17 @@ def _plan_roll(builder: Builder, x: Window, shift: Any, axis: Any) -> Window:
         out = builder.output(x.shape, x.dtype)
         target = out.reshape(flat.shape)
         assert target is not None
-        _roll_into(builder, target, flat, [(int(shift), 0)])
+        _roll_into(builder, target, flat, [(builder.integer(shift, "shift"), 0)])
         return out
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     shifts = shift if isinstance(shift, (tuple, list)) else (shift,) * len(axes)
     if len(shifts) != len(axes):
         raise builder.error(f"got {len(shifts)} shifts for {len(axes)} axes, expected as many")
     out = builder.output(x.shape, x.dtype)
-    moves = [(s, builder.axis(a, x.rank)) for s, a in zip(shifts, axes, strict=True)]
+    moves = [
+        (builder.integer(s, "shift"), builder.axis(a, x.rank))
+        for s, a in zip(shifts, axes, strict=True)
+    ]
     _roll_into(builder, out, x, moves)
     return out
 

@@ -54,6 +54,7 @@ def _plan_topk(
     if x.rank == 0:
         raise builder.error("x must have at least one axis, got shape ()")
     index = builder.axis(axis, x.rank)
+    k = builder.integer(k, "k")
     if not 0 <= k <= x.shape[index]:
         raise builder.error(
             f"k must be in [0, {x.shape[index]}], the extent of axis {axis}, got {k}"
