@@ -40,6 +40,17 @@ std::uint32_t Heap::State::serve(const HeapRequest& request) {
     if (id != kNoBlock) return id;
     release_unused(0);
     id = grow(request, exact_growth(request));
+    if (id != kNoBlock) return id;
+  }
+  if (!host) {
+    // Queued work may hold the last reference to memory that nobody else can reach.
+    driver_calls.fetch_add(1, std::memory_order_relaxed);
+    device.check(primitives.synchronize(device.ordinal()), "synchronize");
+    poll();
+    id = search(request, true);
+    if (id != kNoBlock) return id;
+    release_unused(0);
+    id = grow(request, exact_growth(request));
   }
   return id != kNoBlock ? id : search(request, true);
 }
