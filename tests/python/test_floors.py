@@ -183,3 +183,12 @@ def test_the_import_check_itself(file: str, text: str, count: int) -> None:
 )
 def test_the_include_check_itself(floor: str, text: str, count: int) -> None:
     assert len(bad_includes(CSRC / floor / "x.h", floor, text)) == count
+
+
+@pytest.mark.parametrize(
+    ("folder", "files"), [("csrc", CSRC), ("tests/cpp", ROOT / "tests" / "cpp")]
+)
+def test_every_source_is_listed(folder: str, files: Path) -> None:
+    text = (ROOT / folder / "CMakeLists.txt").read_text()
+    listed = sorted(re.findall(r"^\s+([\w/]+\.cpp)\)?$", text, re.MULTILINE))
+    assert listed == sorted(p.relative_to(files).as_posix() for p in files.rglob("*.cpp"))
