@@ -214,7 +214,7 @@ def arange(
         raise ValueError("arange: step must not be 0")
     wanted = _kind_dtype(first, last, step) if dtype is None else as_dtype(dtype)
     if all(isinstance(value, int) for value in (first, last, step)):
-        count = max(0, -((first - last) // step))
+        count = max(0, int(-((first - last) // step)))
     else:
         count = max(0, math.ceil((last - first) / step))
     tensor: Tensor = _fill_arange(_core.empty((count,), wanted, device), first, step)
