@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import nbxtensor as nbx
 import pytest
-from nbxtensor import _core, memory
+from nbxtensor import _core, memory, runtime
 
 DEVICE = "sim:0"
 TAG = "sim_test"
@@ -57,3 +58,20 @@ def test_a_failed_load_leaves_the_account_as_it_was(start: memory.Stats) -> None
         assert memory.allocated(DEVICE) == start.allocated
         held.append(_core.Storage(64 << 20, DEVICE))
         held.clear()
+
+
+def test_memory_that_queued_work_holds_is_waited_for(start: memory.Stats) -> None:
+    streams = [runtime.Stream(DEVICE), runtime.Stream(DEVICE)]
+    size = 40 << 20
+    total = start.device_total
+    _core.sim.set_memory(0, total - start.device_free + (64 << 20))
+    try:
+        with runtime.stream(streams[0]):
+            _core.empty((size,), nbx.uint8, DEVICE).fill_(3)
+        # Only the memory of the first tensor can serve this.
+        with runtime.stream(streams[1]):
+            held = _core.Storage(size, DEVICE)
+        assert memory.stats(DEVICE).live == start.live + size
+        del held
+    finally:
+        _core.sim.set_memory(0, total)
