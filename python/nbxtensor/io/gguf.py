@@ -147,7 +147,8 @@ class GgufFile:
         """Return tensors of the file.
 
         On the cpu they are the file's own pages, mapped in place and read-only, and count as mapped
-        memory of the current tag once for every call; elsewhere they are copies.
+        memory of the current tag once for every call, so the file must stay as it is meanwhile;
+        elsewhere they are copies.
 
         Parameters
         ----------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Sequence
@@ -210,13 +211,13 @@ def sample(
     logits : Tensor
         Floating, of shape (..., vocabulary).
     temperature : float
-        Divides the logits; 0 takes the greatest.
+        Divides the logits; 0 or less takes the greatest.
     top_k : int, optional
         Leaves the k greatest, and those equal to the last of them; None or 0: all.
     top_p : float
         Leaves the most likely ones that together reach this probability.
     generator : Generator, optional
-        Gives one number for each row, unless temperature is 0.
+        Gives one number for each row, unless the greatest is taken.
 
     Returns
     -------
@@ -225,8 +226,8 @@ def sample(
     """
     temperature, top_p = float(temperature), float(top_p)
     count = 0 if top_k is None else int(top_k)
-    if not 0 <= temperature < float("inf"):
-        raise ValueError(f"sample: got temperature {temperature}; expected 0 or more")
+    if not math.isfinite(temperature):
+        raise ValueError(f"sample: got temperature {temperature}; expected a finite number")
     if count < 0:
         raise ValueError(f"sample: got top_k {count}; expected a natural number or None")
     if not 0 < top_p <= 1:
@@ -235,7 +236,7 @@ def sample(
         raise ValueError(f"sample: got logits of shape {logits.shape}; expected (..., vocabulary)")
     outer = logits.shape[:-1]
     rows = logits.reshape((-1, logits.shape[-1])) if logits.size else logits.reshape((0, 1))
-    if temperature == 0:
+    if temperature <= 0:
         uniforms = _empty(rows.shape[0], dtype=float64, device=logits.device)
         uniforms.fill_(0.0)
     else:

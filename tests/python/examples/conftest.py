@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -13,6 +14,12 @@ for folder in (TESTS.parents[1] / "examples", TESTS / "oracles"):
         sys.path.append(str(folder))
 
 import smollm2  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def collected() -> None:
+    """Start without what earlier tests left to the collector: accounts are compared."""
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nbxtensor import _core, io
+from nbxtensor.dtype import as_dtype
 
 
 def build(header: Any, data: bytes, length: int | None = None) -> bytes:
@@ -66,7 +67,7 @@ def test_reads_what_the_package_writes(tmp_path: Path, rng: np.random.Generator)
     loaded = file.load()
     assert set(loaded) == set(expected)
     for name, array in expected.items():
-        assert loaded[name].dtype is nbx.as_dtype(array.dtype)
+        assert loaded[name].dtype is as_dtype(array.dtype)
         np.testing.assert_array_equal(loaded[name].numpy(), array, err_msg=name)
 
 
