@@ -54,7 +54,7 @@ void copy_from_host(const TensorMeta& destination, const void* source, std::uint
 }
 
 void copy_to_host(const TensorMeta& source, void* destination, std::uint64_t bytes) {
-  if (bytes == 0) return;
+  if (bytes == 0) return source.storage->wait();
   if (source.device().host_readable()) {
     source.storage->wait();
     std::memcpy(destination, pointer_to(source.data), static_cast<std::size_t>(bytes));
@@ -66,9 +66,13 @@ void copy_to_host(const TensorMeta& source, void* destination, std::uint64_t byt
 
 void copy_across(const TensorMeta& destination, const TensorMeta& source) {
   const std::uint64_t bytes = bytes_of(source.dtype, source.layout.element_count());
-  if (bytes == 0) return;
   Device& from = source.device();
   Device& to = destination.device();
+  if (bytes == 0) {
+    // Nothing moves, but whoever reads the result still learns of failed work before it.
+    if (&from != &to) source.storage->wait();
+    return;
+  }
   if (&from == &to) {
     submit(destination, destination.data, source.data, bytes, CopyKind::kDeviceToDevice);
     source.storage->touch(current_stream(to));
