@@ -398,6 +398,15 @@ PyObject* op_misses(PyObject* self, void* /*closure*/) {
       reinterpret_cast<OpObject*>(self)->state->misses.load(std::memory_order_relaxed));
 }
 
+/// Asked of the row when somebody wants it: making hundreds of signatures would slow the import.
+PyObject* op_signature(PyObject* self, void* /*closure*/) {
+  PyObject* row = PyObject_GetAttrString(self, "row");
+  if (row == nullptr) return nullptr;
+  PyObject* form = PyObject_CallMethod(row, "call_form", nullptr);
+  Py_DECREF(row);
+  return form;
+}
+
 PyObject* op_clear(PyObject* self, PyObject* /*unused*/) {
   reinterpret_cast<OpObject*>(self)->state->cache.clear();
   Py_RETURN_NONE;
@@ -414,6 +423,7 @@ PyGetSetDef op_attributes[] = {
     {"__qualname__", &op_name, nullptr, nullptr, nullptr},
     {"cached_plans", &op_cached, nullptr, "Number of plans in the cache.", nullptr},
     {"misses", &op_misses, nullptr, "Calls that had to be planned, so far.", nullptr},
+    {"__signature__", &op_signature, nullptr, nullptr, nullptr},
     {"__dict__", &PyObject_GenericGetDict, &PyObject_GenericSetDict, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };

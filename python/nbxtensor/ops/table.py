@@ -178,7 +178,6 @@ def _op(row: Row, name: str, *, writes: bool = False, **switches: bool) -> Any:
     )
     op.__doc__ = row.docstring()
     op.__module__ = "nbxtensor"
-    op.__signature__ = row.call_form()
     op.row = row
     return op
 
