@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 import pytest
 from nbxtensor import _core
-from nbxtensor.ops import TABLE
+from nbxtensor.ops import TABLE, register
+from nbxtensor.ops.listing import ops_text
 from nbxtensor.testing import Case, cases_of, check_case
 
 DEVICES = ("cpu", "sim")
@@ -25,14 +27,30 @@ def test_row_equals_its_oracle(case: Case, seed: int) -> None:
     assert check_case(case, seed) > 0
 
 
+# Kernels of the tensor's own indexing, which are no ops.
+INDEXING = {"index:put", "index:nonzero"}
+
+
 def test_every_kernel_is_used_by_a_row() -> None:
     used = {kernel for row in TABLE.values() for kernel in row.kernels}
-    # Kernels of other floors: indexing of tensors, random numbers, conversion of blocks.
-    elsewhere = {name for name in _core.host_kernel_names() if name.split(":")[0] in OTHERS}
-    assert set(_core.host_kernel_names()) - used - elsewhere == set()
+    assert set(_core.host_kernel_names()) - used - INDEXING == set()
 
 
-OTHERS = ("index", "random", "quant", "sample")
+def test_a_row_needs_an_oracle_and_a_free_name() -> None:
+    row = TABLE["exp"]
+    with pytest.raises(ValueError, match="'exp': the name is already taken"):
+        register(row)
+    with pytest.raises(ValueError, match="'unproven': expected an oracle"):
+        register(replace(row, name="unproven", oracle=None))  # type: ignore[arg-type]
+    assert "unproven" not in TABLE
+
+
+def test_the_listing_knows_every_row() -> None:
+    text = ops_text()
+    assert all(f" {name}" in text for name in TABLE)
+    assert "elementwise:silu" in ops_text("silu")
+    with pytest.raises(ValueError, match="there is no op 'softmaks'; close: softmax"):
+        ops_text("softmaks")
 
 
 def test_every_row_names_kernels_that_exist() -> None:
