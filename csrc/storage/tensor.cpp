@@ -11,6 +11,7 @@ namespace nbx {
 
 Layout::Layout(const std::int64_t* shape, const std::int64_t* strides, std::int32_t rank) {
   resize(rank);
+  if (rank == 0) return;  // the arrays may be null
   const auto bytes = static_cast<std::size_t>(rank) * sizeof(std::int64_t);
   std::memcpy(this->shape(), shape, bytes);
   std::memcpy(this->strides(), strides, bytes);
@@ -59,10 +60,11 @@ void Layout::resize(std::int32_t rank) {
 }
 
 void Layout::set_contiguous_strides() noexcept {
-  std::int64_t step = 1;
+  // Unsigned: beside an extent of 0 the others may multiply to anything.
+  std::uint64_t step = 1;
   for (std::int32_t i = rank_ - 1; i >= 0; --i) {
-    strides()[i] = step;
-    step *= shape()[i] > 1 ? shape()[i] : 1;
+    strides()[i] = static_cast<std::int64_t>(step);
+    step *= static_cast<std::uint64_t>(shape()[i] > 1 ? shape()[i] : 1);
   }
 }
 

@@ -376,7 +376,9 @@ Extents flattened_shape(const TensorMeta& base, std::int64_t first, std::int64_t
     if (i <= begin || i > end) {
       shape.push(base.layout.shape()[i]);
     } else {
-      shape.values[begin] *= base.layout.shape()[i];
+      // The count was checked when the base was made, unless an extent is 0.
+      static_cast<void>(__builtin_mul_overflow(shape.values[begin], base.layout.shape()[i],
+                                               &shape.values[begin]));
     }
   }
   return shape;
