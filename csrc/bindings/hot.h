@@ -10,15 +10,13 @@ namespace nbx::python {
 
 /// `_core.TensorBase`: the tensor's metadata inline in the Python object.
 struct TensorObject {
-  PyObject_HEAD
-  TensorMeta meta;
+  PyObject_HEAD TensorMeta meta;
   PyObject* weak_references;
 };
 
 /// `_core.Storage`: one counted reference.
 struct StorageObject {
-  PyObject_HEAD
-  Reference<Storage> storage;
+  PyObject_HEAD Reference<Storage> storage;
   PyObject* weak_references;
 };
 

@@ -35,7 +35,9 @@ inline constexpr int kDTypeCount = static_cast<int>(sizeof(kDTypeFacts) / sizeof
 [[nodiscard]] constexpr bool is_floating(DType dtype) noexcept {
   return facts_of(dtype).kind == 'f';
 }
-[[nodiscard]] constexpr bool is_complex(DType dtype) noexcept { return facts_of(dtype).kind == 'c'; }
+[[nodiscard]] constexpr bool is_complex(DType dtype) noexcept {
+  return facts_of(dtype).kind == 'c';
+}
 [[nodiscard]] constexpr bool is_integer(DType dtype) noexcept {
   return facts_of(dtype).kind == 'i' || facts_of(dtype).kind == 'u';
 }

@@ -7,8 +7,8 @@ from typing import Any
 from nbxtensor import env, errors, io, memory, quant, random
 from nbxtensor._core import get_num_threads, set_num_threads
 from nbxtensor.dtype import *  # noqa: F403
-from nbxtensor.dtype import bool_ as bool  # noqa: A004
 from nbxtensor.dtype import __all__ as _dtype_names
+from nbxtensor.dtype import bool_ as bool
 from nbxtensor.errors import DeviceError, DeviceOOMError, Error, OutOfMemoryError, UnsupportedError
 from nbxtensor.ops import FUNCTIONS as _FUNCTIONS
 from nbxtensor.quant import QuantizedTensor
@@ -34,6 +34,8 @@ from nbxtensor.tensor import (
     printoptions,
     set_printoptions,
 )
+
+__version__: str
 
 # Every op of the table, under its names in the namespace.
 globals().update(_FUNCTIONS)
