@@ -48,6 +48,7 @@ lint: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/lint
 	ruff format --check .
 	clang-format --dry-run -Werror $(CXX_FILES)
 	mypy
+	mypy tests/typing/public_api.py
 	cmake --preset dev -DNBX_WERROR=$(NBX_WERROR) >/dev/null
 	clang-tidy -p build/dev --quiet $(TIDY_FILES)
 

@@ -29,7 +29,13 @@ def requirements(*names: str) -> list[str]:
 
 def test_installed_files() -> None:
     package = importlib.resources.files("nbxtensor")
-    for name in ("py.typed", "_core.pyi", "kernels/__init__.py", "devices/_schema.yml"):
+    for name in (
+        "py.typed",
+        "_core.pyi",
+        "__init__.pyi",
+        "kernels/__init__.py",
+        "devices/_schema.yml",
+    ):
         assert (package / name).is_file(), name
 
 

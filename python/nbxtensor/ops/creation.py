@@ -99,6 +99,9 @@ _fill_linspace = OPS["fill_linspace"]
 _fill_eye = OPS["fill_eye"]
 
 Shape = int | Sequence[int]
+NumberLike = complex | np.number[Any] | np.bool_
+DTypeLike = DType | str | type[Any] | np.dtype[Any]
+DeviceLike = _core.Device | str
 
 
 def _extents(shape: tuple[Any, ...]) -> Any:
@@ -108,7 +111,9 @@ def _extents(shape: tuple[Any, ...]) -> Any:
     return shape
 
 
-def empty(*shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+def empty(
+    *shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike | None = None
+) -> Tensor:
     """Return a tensor of undefined contents.
 
     Parameters
@@ -125,13 +130,15 @@ def empty(*shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
     return tensor
 
 
-def zeros(*shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+def zeros(
+    *shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike | None = None
+) -> Tensor:
     """Return a tensor of zeros; see `empty` for the arguments."""
     tensor: Tensor = _fill(empty(*shape, dtype=dtype, device=device), 0)
     return tensor
 
 
-def ones(*shape: Any, dtype: Any = None, device: Any = None) -> Tensor:
+def ones(*shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike | None = None) -> Tensor:
     """Return a tensor of ones; see `empty` for the arguments."""
     tensor: Tensor = _fill(empty(*shape, dtype=dtype, device=device), 1)
     return tensor
@@ -160,7 +167,13 @@ def _check_number(function: str, value: Any, dtype: DType) -> None:
             )
 
 
-def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def full(
+    shape: Shape,
+    fill_value: NumberLike,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
+) -> Tensor:
     """Return a tensor of one number, by default in the number's own default dtype."""
     wanted = _kind_dtype(fill_value) if dtype is None else as_dtype(dtype)
     _check_number("full", fill_value, wanted)
@@ -168,26 +181,38 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
     return tensor
 
 
-def empty_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+def empty_like(
+    x: Tensor, *, dtype: DTypeLike | None = None, device: DeviceLike | None = None
+) -> Tensor:
     """Return a tensor of undefined contents with the shape, dtype and device of another."""
     wanted = x.dtype if dtype is None else as_dtype(dtype)
     tensor: Tensor = _core.empty(x.shape, wanted, x.device if device is None else device)
     return tensor
 
 
-def zeros_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+def zeros_like(
+    x: Tensor, *, dtype: DTypeLike | None = None, device: DeviceLike | None = None
+) -> Tensor:
     """Return zeros with the shape, dtype and device of another tensor."""
     tensor: Tensor = _fill(empty_like(x, dtype=dtype, device=device), 0)
     return tensor
 
 
-def ones_like(x: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+def ones_like(
+    x: Tensor, *, dtype: DTypeLike | None = None, device: DeviceLike | None = None
+) -> Tensor:
     """Return ones with the shape, dtype and device of another tensor."""
     tensor: Tensor = _fill(empty_like(x, dtype=dtype, device=device), 1)
     return tensor
 
 
-def full_like(x: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def full_like(
+    x: Tensor,
+    fill_value: NumberLike,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
+) -> Tensor:
     """Return one number with the shape, dtype and device of another tensor."""
     _check_number("full_like", fill_value, x.dtype if dtype is None else as_dtype(dtype))
     tensor: Tensor = _fill(empty_like(x, dtype=dtype, device=device), fill_value)
@@ -199,8 +224,8 @@ def arange(
     stop: float | None = None,
     step: float = 1,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
 ) -> Tensor:
     """Return start, start + step, ... below stop; with one argument 0, 1, ... below it.
 
@@ -226,8 +251,8 @@ def linspace(
     stop: float,
     num: int,
     *,
-    dtype: Any = None,
-    device: Any = None,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
     endpoint: bool = True,
 ) -> Tensor:
     """Return `num` evenly spaced numbers from start to stop, stop itself where `endpoint`.
@@ -248,7 +273,12 @@ def linspace(
 
 
 def eye(
-    n_rows: int, n_cols: int | None = None, *, k: int = 0, dtype: Any = None, device: Any = None
+    n_rows: int,
+    n_cols: int | None = None,
+    *,
+    k: int = 0,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike | None = None,
 ) -> Tensor:
     """Return a matrix with ones on diagonal k and zeros elsewhere."""
     wanted = default_dtype("float") if dtype is None else as_dtype(dtype)

@@ -12,6 +12,7 @@ from nbxtensor.ops import inputs
 from nbxtensor.ops.plan import Builder, Number, Window
 from nbxtensor.ops.signature import optional_tensor, scalar, static, tensor
 from nbxtensor.ops.table import Row, Sample, register
+from nbxtensor.tensor import Tensor
 
 X = tensor("x", "input")
 WEIGHT = optional_tensor("weight")
@@ -20,8 +21,8 @@ WEIGHT = optional_tensor("weight")
 class NormAndSum(NamedTuple):
     """The normalised tensor and the sum that it was made from."""
 
-    output: Any
-    sum: Any
+    output: Tensor
+    sum: Tensor
 
 
 def floating(builder: Builder, x: Window) -> Window:

@@ -12,6 +12,7 @@ from nbxtensor.ops import inputs
 from nbxtensor.ops.plan import Builder, Window
 from nbxtensor.ops.signature import static, tensor
 from nbxtensor.ops.table import COMPLEX, FLOATS, REAL, Row, Sample, register
+from nbxtensor.tensor import Tensor
 
 X = tensor("x", "input")
 AXIS = static("axis", None, "dim")
@@ -20,8 +21,8 @@ AXIS = static("axis", None, "dim")
 class RunningExtremum(NamedTuple):
     """Values of a running extremum and where they stand."""
 
-    values: Any
-    indices: Any
+    values: Tensor
+    indices: Tensor
 
 
 def _axis(builder: Builder, x: Window, axis: Any) -> int:

@@ -11,6 +11,7 @@ from nbxtensor.ops import inputs
 from nbxtensor.ops.plan import Builder, Window
 from nbxtensor.ops.signature import static, tensor
 from nbxtensor.ops.table import REAL, Row, Sample, register
+from nbxtensor.tensor import Tensor
 
 X = tensor("x", "input")
 AXIS = static("axis", -1, "dim")
@@ -19,8 +20,8 @@ AXIS = static("axis", -1, "dim")
 class TopK(NamedTuple):
     """The selected elements and their places."""
 
-    values: Any
-    indices: Any
+    values: Tensor
+    indices: Tensor
 
 
 def _sorted(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbxtensor import _core
 from nbxtensor.dtype import as_dtype, complex64, float32, numpy_dtype
 
+if TYPE_CHECKING:
+    from nbxtensor.tensor._tensor import Tensor
+
 _SCALARS = (bool, int, float, complex)
 
 
-def from_numpy(array: np.ndarray[Any, Any], dtype: Any = None) -> Any:
+def from_numpy(array: np.ndarray[Any, Any], dtype: Any = None) -> Tensor:
     """Return a tensor over a NumPy array's memory, without a copy.
 
     Parameters
@@ -87,7 +90,9 @@ def _plain(values: Any, dtype: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
+def asarray(
+    obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None
+) -> Tensor:
     """Return `obj` as a tensor.
 
     Parameters
@@ -140,7 +145,7 @@ def _is_buffer(obj: Any) -> bool:
     return True
 
 
-def _placed(source: Any, dtype: Any, device: Any, copy: bool | None, owned: bool) -> Any:
+def _placed(source: Any, dtype: Any, device: Any, copy: bool | None, owned: bool) -> Tensor:
     """Convert and move; `owned` memory was made here and still has to be counted."""
     dtype = source.dtype if dtype is None else dtype
     changes = dtype is not source.dtype or str(device) != str(source.device)
@@ -149,7 +154,8 @@ def _placed(source: Any, dtype: Any, device: Any, copy: bool | None, owned: bool
             f"asarray: {source.dtype} on {source.device} as {dtype} on {device} needs a copy, and "
             "copy=False forbids it"
         )
-    return source.to(dtype=dtype, device=device, copy=bool(copy) or owned)
+    placed: Tensor = source.to(dtype=dtype, device=device, copy=bool(copy) or owned)
+    return placed
 
 
 def as_tensor(obj: Any, device: Any) -> Any:
@@ -192,7 +198,7 @@ def array_interface(tensor: Any) -> dict[str, Any]:
     }
 
 
-def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """Return a tensor over the memory of another array library's object.
 
     Parameters
