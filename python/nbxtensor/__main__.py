@@ -1,4 +1,4 @@
-"""``python -m nbxtensor``: info, devices, selftest, ops."""
+"""``python -m nbxtensor``: info, devices, selftest, ops, memory."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def _ops_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="the op to describe (default: list all)")
 
 
+def _memory_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "devices", nargs="*", help="devices to report (default: all that are ready)"
+    )
+
+
 def _info(arguments: argparse.Namespace) -> int:
     from nbxtensor.cli.info import info
 
@@ -60,11 +66,18 @@ def _ops(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _memory(arguments: argparse.Namespace) -> int:
+    from nbxtensor.cli.memory import show
+
+    return show(arguments.devices)
+
+
 COMMANDS = {
     "info": Command("show versions, devices and variables", _info_options, _info),
     "devices": Command("list device kinds and devices", _no_options, _devices),
     "selftest": Command("allocate, copy and compute on every device", _selftest_options, _selftest),
     "ops": Command("list the ops, or describe one", _ops_options, _ops),
+    "memory": Command("show budgets and memory of every device", _memory_options, _memory),
 }
 
 

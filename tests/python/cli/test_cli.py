@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from nbxtensor import __main__, env, runtime
+from nbxtensor import __main__, _core, env, memory, runtime
 from nbxtensor.cli import info, selftest
 
 
@@ -73,6 +73,31 @@ def test_ops_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("add(")
     assert __main__.main(["ops", "nothing-like-it"]) == 2
     assert "there is no op 'nothing-like-it'" in capsys.readouterr().err
+
+
+def test_memory_reports_every_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["memory"]) == 0
+    text = capsys.readouterr().out
+    for device in runtime.devices():
+        assert f"Memory of {device.name}\n" in text
+    assert text.count("driver: ") == len(runtime.devices())
+
+
+def test_memory_of_one_device_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    with memory.budget("1 GiB", device="sim:1"), memory.tag("cli_test"):
+        held = _core.Storage(3_000_000, "sim:1")
+        assert __main__.main(["memory", "sim:1"]) == 0
+        report = memory.report("sim:1")
+    text = capsys.readouterr().out
+    assert str(report) in text
+    assert held.nbytes == 3_000_000
+    assert f"{report.by_tag()['cli_test']:,}" in text
+    assert "budget 1 GiB" in text
+    assert "Memory of cpu" not in text
+    free, total = memory.mem_get_info("sim:1")
+    assert f"driver: {_core.format_bytes(free)} of {_core.format_bytes(total)} free" in text
+    assert __main__.main(["memory", "gpu"]) == 2
+    assert 'unknown name "gpu"' in capsys.readouterr().err
 
 
 def test_errors_exit_with_two(capsys: pytest.CaptureFixture[str]) -> None:
