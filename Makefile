@@ -15,6 +15,9 @@ export CMAKE_GENERATOR := Ninja
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 ifneq ($(shell command -v ccache),)
 export CMAKE_CXX_COMPILER_LAUNCHER := ccache
+# The tests, the package and the wheel compile the same sources in different folders.
+export CCACHE_BASEDIR := /
+export CCACHE_NOHASHDIR := true
 endif
 
 BUILD_FILES := CMakeLists.txt pyproject.toml $(shell find csrc kernels/__init__.py -type f)
@@ -107,5 +110,6 @@ $(STAMPS)/examples: $(STAMPS)/build
 
 # Without dependencies: they are there already, but for triton, which the CPU device never imports.
 $(STAMPS)/installed: $(STAMPS)/build $(BUILD_FILES)
-	$(PY) -m pip install -q --no-build-isolation --no-deps -e .
+	$(PY) -m pip install -q --no-build-isolation --no-deps -e . \
+	  --config-settings=cmake.define.NBX_WERROR=$(NBX_WERROR)
 	touch $@
