@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from nbxtensor import dtype
 from nbxtensor._core import Device
 from nbxtensor.errors import FileError, InvalidValueError
 
@@ -20,6 +21,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "number": (int, float),
     "dtypes": (list,),
 }
+_DTYPES = tuple(name for name in dtype.__all__ if isinstance(getattr(dtype, name), dtype.DType))
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,15 @@ def _check(path: Path, data: dict[str, Any]) -> None:
     missing = [key for key, row in rows.items() if row["required"] and key not in data]
     if missing:
         raise FileError(f"facts: {path}: missing {', '.join(missing)}")
+    for key, name in (("kind", path.parent.name), ("architecture", path.stem)):
+        if data[key] != name:
+            raise FileError(
+                f"facts: {path}: {key} is {data[key]!r}; the file's place says {name!r}"
+            )
+    for key in (key for key, row in rows.items() if row["type"] == "dtypes" and key in data):
+        unknown = [name for name in data[key] if name not in _DTYPES]
+        if unknown:
+            raise FileError(f"facts: {path}: {key} names {unknown}; known are {', '.join(_DTYPES)}")
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nbxtensor import errors, facts, runtime
+from nbxtensor import _core, dtype, errors, facts, runtime
 
 
 @pytest.fixture
@@ -21,7 +21,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     facts.schema.cache_clear()
 
 
-GOOD = (Path(facts.folder()) / "sim" / "sim.yml").read_text("utf-8")
+GOOD = (facts.folder() / "sim" / "sim.yml").read_text("utf-8")
+GOOD = GOOD.replace("architecture: sim", "architecture: odd")
 
 
 @pytest.mark.parametrize(("kind", "architecture"), facts.architectures())
@@ -40,6 +41,29 @@ def test_opened_devices_agree_with_their_file(name: str) -> None:
     assert (found.page_bytes or 0) == device.properties["page_granularity"]
 
 
+def test_every_device_that_opens_has_a_file() -> None:
+    found = {(device.kind, device.architecture) for device in runtime.devices()}
+    assert ("sim", "sim") in found
+    assert "cpu" in {kind for kind, _ in found}
+    assert found <= set(facts.architectures())
+
+
+@pytest.mark.parametrize(("kind", "architecture"), facts.architectures())
+def test_files_say_what_the_core_can_say(kind: str, architecture: str) -> None:
+    assert kind in {row["kind"] for row in _core.report_kinds()}
+    assert len(architecture.encode()) < 32  # the field of csrc/device/primitives.h
+    for name in facts.load(kind, architecture).compute_dtypes:
+        assert dtype.as_dtype(name).name == name
+
+
+def test_the_schema_describes_every_key() -> None:
+    for key, row in facts.schema().items():
+        assert row.keys() == {"type", "required", "doc"}, key
+        assert row["type"] in {"text", "integer", "number", "dtypes"}, key
+        assert isinstance(row["required"], bool), key
+        assert row["doc"].endswith("."), key
+
+
 def test_an_unknown_architecture_names_the_file_to_add() -> None:
     with pytest.raises(errors.InvalidValueError, match=r"no file for cpu/vax, expected .*vax\.yml"):
         facts.load("cpu", "vax")
@@ -53,6 +77,9 @@ def test_an_unknown_architecture_names_the_file_to_add() -> None:
         (("lanes: 32\n", ""), "missing lanes"),
         (("lanes: 32", "lanes: 32\nwings: 2"), "unknown key 'wings'"),
         (("lanes: 32", "lanes: ["), "cannot be read"),
+        (("architecture: odd", "architecture: sim"), "architecture is 'sim'; the file's place"),
+        (("kind: sim", "kind: cpu"), "kind is 'cpu'"),
+        (("[float16", "[float31"), "compute_dtypes names \\['float31'\\]; known are"),
     ],
 )
 def test_bad_files_are_refused(files: Path, change: tuple[str, str], text: str) -> None:
