@@ -9,8 +9,8 @@ import nbxtensor as nbx
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
+F = torch.nn.functional
 Pair = tuple[Callable[..., Any], Callable[..., Any]]
 
 # Of (5, 7) and (5, 7): written once, called with tensors of either library.
