@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, overload
+from typing import Any, NoReturn, SupportsIndex, overload
 
 from nbxtensor._core import Device, Plan
 from nbxtensor.dtype import DType
@@ -30,6 +30,7 @@ def register_hooks(
     array_interface: Callable[..., Any],
 ) -> None: ...
 def register_tensor_class(type: type[TensorBase], /) -> None: ...
+def set_num_threads(count: SupportsIndex) -> int: ...
 
 class Op:
     __signature__: Any

@@ -14,6 +14,7 @@ import inspect
 import subprocess
 import sys
 import tempfile
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,8 @@ def is_c_function(value: Any) -> bool:
     return inspect.isbuiltin(value) and " -> " not in (value.__doc__ or "").partition("\n")[0]
 
 
-def pybind_part() -> str:
-    """Return pybind11-stubgen's text without its imports and without the C API's members."""
+def pybind_part(listed: Container[str]) -> str:
+    """Return pybind11-stubgen's text without its imports, the C API's members and those listed."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pybind11_stubgen", "nbxtensor._core", "-o", folder]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -67,7 +68,8 @@ def pybind_part() -> str:
         value = getattr(_core, getattr(node, "name", ""), None)
         constant = isinstance(node, ast.AnnAssign) and ast.unparse(node.target) != "__all__"
         bound = isinstance(node, ast.ClassDef | ast.FunctionDef)
-        if constant or (bound and not is_c_type(value) and not is_c_function(value)):
+        by_hand = is_c_type(value) or is_c_function(value) or getattr(node, "name", "") in listed
+        if constant or (bound and not by_hand):
             first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
             kept.append("\n".join(lines[first - 1 : node.end_lineno]))
     return "\n".join(kept).replace("nbxtensor._core.", "")
@@ -77,6 +79,8 @@ def documented(node: Definition, value: Any, indent: str) -> str:
     """Return a definition with the module's docstring as its body."""
     if isinstance(node, ast.FunctionDef):
         doc = "" if node.name.startswith("__") else inspect.cleandoc(value.__doc__ or "")
+        if " -> " in doc.partition("\n")[0]:  # pybind11's own signature
+            doc = doc.partition("\n")[2].strip()
         if doc:
             node.body = [ast.Expr(ast.Constant(doc))]
     return "\n".join(indent + line for line in ast.unparse(node).splitlines())
@@ -135,9 +139,9 @@ def generate() -> str:
     aliases.append(op_types.PREAMBLE)
     parts = [HEAD.format(doc=_core.__doc__ or "", switches=SWITCHES)]
     parts += [line for line in preamble if "nbxtensor._core" not in line]
-    parts += [*aliases, pybind_part()]
+    parts += [*aliases, pybind_part(functions)]
     parts += [class_stub(n, classes.get(n, [])) for n in sorted(c_types)]  # type: ignore[arg-type]
-    for name in sorted(n for n, v in exported.items() if is_c_function(v)):
+    for name in sorted(n for n, v in exported.items() if is_c_function(v) or n in functions):
         if name in functions:
             parts.append(documented(functions[name], exported[name], ""))
         else:

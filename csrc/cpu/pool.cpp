@@ -26,6 +26,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/environment.h"
 #include "core/error.h"
 
 namespace nbx::cpu {
@@ -297,18 +298,17 @@ Pool& pool() {
 }  // namespace
 
 int default_thread_count() {
-  const char* text = std::getenv("NBX_NUM_THREADS");
-  if (text != nullptr && *text != '\0') {
-    int count = 0;
-    const char* end = text + std::strlen(text);
-    const auto [stop, code] = std::from_chars(text, end, count);
-    if (code != std::errc() || stop != end || count < 1 || count > kMaximumThreads) {
-      throw Error(ErrorKind::kValue, "NBX_NUM_THREADS: expected a number from 1 to " +
-                                         std::to_string(kMaximumThreads) + ", got '" + text +
-                                         "'; correct it or unset it");
-    }
-    return count;
+  const std::string text = environment_text("NBX_NUM_THREADS");
+  int count = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, count);
+  if (code != std::errc() || stop != end || count < 0 || count > kMaximumThreads) {
+    throw Error(ErrorKind::kValue, "NBX_NUM_THREADS: expected a number from 1 to " +
+                                       std::to_string(kMaximumThreads) +
+                                       ", or 0 for the cores that may be used, got '" + text +
+                                       "'; correct it or unset it");
   }
+  if (count > 0) return count;
   return std::clamp(std::min(affinity_count(), cgroup_count()), 1, kMaximumThreads);
 }
 

@@ -8,7 +8,7 @@ namespace nbx::cpu {
 /// Threads that a kernel may use, the calling one included: NBX_NUM_THREADS, else the cores that
 /// affinity and cgroup allow.
 [[nodiscard]] int thread_count() noexcept;
-/// The same, computed anew. Throws Error(kValue) when NBX_NUM_THREADS is not a number from 1 up.
+/// The same, computed anew. Throws Error(kValue) when NBX_NUM_THREADS is not a number from 0 up.
 [[nodiscard]] int default_thread_count();
 /// Sets it (1 or more; Error(kValue) otherwise) and returns the former count.
 int set_thread_count(int count);

@@ -7,7 +7,7 @@ import collections.abc
 import typing
 import builtins
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, overload
+from typing import Any, NoReturn, SupportsIndex, overload
 from nbxtensor.dtype import DType
 from nbxtensor.tensor import Tensor
 from typing_extensions import Self
@@ -340,10 +340,6 @@ def set_log_callback(callback: typing.Any) -> None:
 def set_log_level(level: str) -> None:
     """
     Set the least level that is logged.
-    """
-def set_num_threads(count: typing.SupportsInt | typing.SupportsIndex) -> int:
-    """
-    Set the number of threads that CPU kernels use; returns the former number.
     """
 def set_op_dispatch(hook: typing.Any) -> None:
     """
@@ -1256,3 +1252,5 @@ def register_hooks(*, as_dtype: Callable[[Any], DType], as_tensor: Callable[...,
     """register_hooks(*, as_dtype, as_tensor, index_tensor, array_interface): functions that the core calls."""
 def register_tensor_class(type: type[TensorBase], /) -> None:
     """register_tensor_class(type): the class of all tensors made from now on."""
+def set_num_threads(count: SupportsIndex) -> int:
+    """Set the number of threads that CPU kernels use; returns the former number."""
