@@ -6,6 +6,7 @@ the one function that turns token ids into logits. ``generate.py`` runs it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -41,10 +42,12 @@ class Config:
         if scaling != "none":
             raise ValueError(f"{family}.rope.scaling.type is {scaling!r}; expected none")
 
-        def number(key: str, default: Any = None) -> Any:
+        def number(key: str, default: Any = None, real: bool = False) -> Any:
             value = metadata.get(f"{family}.{key}", default)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-                raise ValueError(f"{family}.{key} is {value!r}; expected a number above 0")
+            kinds = int | float if real else int
+            if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
+                expected = "a finite number" if real else "an integer"
+                raise ValueError(f"{family}.{key} is {value!r}; expected {expected} above 0")
             return value
 
         width, heads = number("embedding_length"), number("attention.head_count")
@@ -57,8 +60,8 @@ class Config:
             kv_heads=number("attention.head_count_kv", heads),
             head_dim=head_dim,
             rotary_dim=number("rope.dimension_count", head_dim),
-            rope_base=float(number("rope.freq_base", 10000.0)),
-            eps=float(number("attention.layer_norm_rms_epsilon")),
+            rope_base=float(number("rope.freq_base", 10000.0, real=True)),
+            eps=float(number("attention.layer_norm_rms_epsilon", real=True)),
             context=number("context_length"),
         )
 
@@ -178,7 +181,11 @@ class Decoder:
         q = nbx.linear(h, layer.attn_q).reshape((1, count, c.heads, c.head_dim))
         k = nbx.linear(h, layer.attn_k).reshape((1, count, c.kv_heads, c.head_dim))
         v = nbx.linear(h, layer.attn_v).reshape((1, count, c.kv_heads, c.head_dim))
-        turn = {"base": c.rope_base, "interleaved": True, "rotary_dim": c.rotary_dim}
+        turn: dict[str, Any] = {
+            "base": c.rope_base,
+            "interleaved": True,
+            "rotary_dim": c.rotary_dim,
+        }
         q, k = nbx.rope(q, positions, **turn), nbx.rope(k, positions, **turn)
         # From here on heads come before positions: (1, heads, positions, head_dim).
         keys, values = cache.keys[index], cache.values[index]

@@ -114,11 +114,17 @@ def run(options: argparse.Namespace) -> None:
     file = nbx.io.open_gguf(options.model or packaged_model())
     tokenizer = TextTokenizer(file.metadata)
     model = Decoder(file, device)
+    if model.embedding.shape[0] != len(tokenizer.tokens):
+        raise ValueError(
+            f"{file.path}: token_embd.weight has {model.embedding.shape[0]} rows; the vocabulary "
+            f"has {len(tokenizer.tokens)} tokens"
+        )
     prompt = tokenizer.encode(options.prompt if options.raw else tokenizer.chat(options.prompt))
     if not prompt:
         raise ValueError("--prompt: the text has no tokens; write something")
     # The last new token is never read.
-    cache = model.cache(options.context or len(prompt) + options.max_new - 1)
+    needed = len(prompt) + options.max_new - 1
+    cache = model.cache(needed if options.context is None else options.context)
     result = generate(model, cache, tokenizer, prompt, options)
     report = nbx.memory.report(device)
     result["memory"] = {"by_tag": report.by_tag(), "total": report.total, "peak": report.peak}

@@ -17,6 +17,34 @@ _SPLITS = {
 _CONTROL, _USER_DEFINED = 3, 4
 
 
+def _listed(metadata: dict[str, Any], name: str, kind: type, default: Any = None) -> list[Any]:
+    """Return a list of the file, whose items are all of one kind."""
+    key = f"tokenizer.ggml.{name}"
+    found = metadata.get(key, default)
+    if not isinstance(found, list):
+        raise ValueError(f"{key} is {found!r}; expected a list of {kind.__name__}")
+    wrong = next((i for i, item in enumerate(found) if type(item) is not kind), None)
+    if wrong is not None:
+        raise ValueError(
+            f"{key} has {found[wrong]!r} at place {wrong}; expected a list of {kind.__name__}"
+        )
+    return found
+
+
+def _pairs(merges: list[str], vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+    """Return the pairs that merge; both tokens and what they make must exist."""
+    pairs = []
+    for index, text in enumerate(merges):
+        left, _, right = text.partition(" ")
+        if not (left in vocabulary and right in vocabulary and left + right in vocabulary):
+            raise ValueError(
+                f"tokenizer.ggml.merges has {text!r} at place {index}; expected two tokens and a "
+                "blank between them, which together are a token too"
+            )
+        pairs.append((left, right))
+    return pairs
+
+
 class TextTokenizer:
     """The tokenizer that a GGUF file describes: byte-level pair merging.
 
@@ -31,13 +59,23 @@ class TextTokenizer:
         if kind != "gpt2":
             raise ValueError(f"tokenizer.ggml.model is {kind!r}; this example reads gpt2")
         split = metadata.get("tokenizer.ggml.pre", "default")
-        if split not in _SPLITS:
+        if not isinstance(split, str) or split not in _SPLITS:
             known = ", ".join(_SPLITS)
             raise ValueError(f"tokenizer.ggml.pre is {split!r}; this example reads {known}")
-        self.tokens: list[str] = metadata["tokenizer.ggml.tokens"]
-        kinds = metadata.get("tokenizer.ggml.token_type", [1] * len(self.tokens))
-        merges = [tuple(pair.split(" ", 1)) for pair in metadata["tokenizer.ggml.merges"]]
+        self.tokens: list[str] = _listed(metadata, "tokens", str)
+        kinds = _listed(metadata, "token_type", int, [1] * len(self.tokens))
+        if len(kinds) != len(self.tokens):
+            raise ValueError(
+                f"tokenizer.ggml.token_type has {len(kinds)} items; there are {len(self.tokens)} "
+                "tokens"
+            )
         vocabulary = {token: index for index, token in enumerate(self.tokens)}
+        if len(vocabulary) != len(self.tokens):
+            raise ValueError(
+                f"tokenizer.ggml.tokens has {len(self.tokens)} items, of which only "
+                f"{len(vocabulary)} differ"
+            )
+        merges = _pairs(_listed(metadata, "merges", str), vocabulary)
         self._tokenizer = Tokenizer(models.BPE(vocabulary, merges))
         self._tokenizer.pre_tokenizer = _SPLITS[split]
         self._tokenizer.decoder = decoders.ByteLevel()
@@ -46,16 +84,29 @@ class TextTokenizer:
         added = [t for t, k in zip(self.tokens, kinds, strict=True) if k == _USER_DEFINED]
         self._tokenizer.add_tokens([AddedToken(t, normalized=False) for t in added])
 
-        self._bos = metadata.get("tokenizer.ggml.bos_token_id")
-        self._adds_bos = metadata.get("tokenizer.ggml.add_bos_token", False)
-        ends = (metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot"))
+        self._bos = self._special(metadata, "bos")
+        self._adds_bos = metadata.get("tokenizer.ggml.add_bos_token", False) is True
+        ends = (self._special(metadata, name) for name in ("eos", "eot"))
         self.stops = {index for index in ends if index is not None}
         self._template = metadata.get("tokenizer.chat_template")
 
+    def _special(self, metadata: dict[str, Any], name: str) -> int | None:
+        """Return the id of a token with a meaning of its own, None where the file has none."""
+        key = f"tokenizer.ggml.{name}_token_id"
+        index = metadata.get(key)
+        if index is not None and (type(index) is not int or not 0 <= index < len(self.tokens)):
+            raise ValueError(f"{key} is {index!r}; there are {len(self.tokens)} tokens")
+        return index
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text; names of control tokens in it become those tokens."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the text is not valid Unicode: {error}") from None
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
-        return [self._bos, *ids] if self._adds_bos and ids[:1] != [self._bos] else ids
+        bos = self._bos if self._adds_bos else None
+        return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
 
     def decode(self, ids: list[int]) -> str:
         """Return the text of ids, control tokens left out."""

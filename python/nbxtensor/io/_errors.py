@@ -6,6 +6,13 @@ from typing import Any
 
 from nbxtensor import _core
 
+# A lying file may hold a name, or a value in place of a number, as long as the file.
+_SHOWN = 500
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:400]}...{text[-60:]}"
+
 
 class FormatError(_core.Error, ValueError):
     """A model file is truncated, contradicts itself or is of an unknown form.
@@ -23,8 +30,8 @@ class FormatError(_core.Error, ValueError):
     def __init__(
         self, path: str, problem: str, *, tensor: str | None = None, **figures: Any
     ) -> None:
-        where = path if tensor is None else f"{path}: tensor {tensor!r}"
-        super().__init__(f"{where}: {problem}")
+        where = path if tensor is None else f"{path}: tensor {_short(repr(tensor))}"
+        super().__init__(f"{where}: {_short(problem)}")
         self.path = path
         self.tensor = tensor
         self.figures = figures

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO, Final, NamedTuple, overload
 
@@ -18,6 +19,7 @@ from nbxtensor.tensor import Tensor
 
 # The same bound as the format's own library sets.
 MAXIMUM_HEADER_BYTES: Final = 100_000_000
+MAXIMUM_RANK: Final = 64
 _METADATA: Final = "__metadata__"
 _FIELDS: Final = {"dtype", "shape", "data_offsets"}
 _BY_NAME: Final[dict[str, DType]] = {d.safetensors: d for d in DTYPES if d.safetensors}
@@ -35,8 +37,8 @@ class SafetensorsEntry(NamedTuple):
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = counts.most_common(1)[0][0]
         raise ValueError(f"the key {twice!r} is there twice")
     return found
 
@@ -115,6 +117,11 @@ class SafetensorsFile:
                 f"has dtype {fields['dtype']!r}; expected one of {', '.join(_BY_NAME)}", name
             )
         shape, offsets = fields["shape"], fields["data_offsets"]
+        # The bound of a tensor's axes. It also keeps the product of the extents small.
+        if isinstance(shape, list) and len(shape) > MAXIMUM_RANK:
+            raise source.error(
+                f"has {len(shape)} axes; at most {MAXIMUM_RANK} are allowed", name, rank=len(shape)
+            )
         if not _naturals(shape):
             raise source.error(f"has shape {shape!r}; expected a list of naturals", name)
         if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:

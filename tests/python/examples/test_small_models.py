@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import generate
 import gguf
 import nbxtensor as nbx
 import numpy as np
@@ -44,7 +46,16 @@ def make(rng: np.random.Generator, extra: dict[str, tuple[int, ...]]) -> dict[st
     return tensors
 
 
-def write(path: Path, tensors: dict[str, Array], kinds: dict[str, Any]) -> Path:
+TOKENS = ["a", "b", "ab", *(f"t{i}" for i in range(VOCABULARY - 3))]
+
+
+def write(
+    path: Path,
+    tensors: dict[str, Array],
+    kinds: dict[str, Any],
+    other: dict[str, Any] | None = None,
+) -> Path:
+    """Write a model; `other` replaces values of its metadata, None leaves one out."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(LAYERS)
     writer.add_context_length(32)
@@ -56,9 +67,15 @@ def write(path: Path, tensors: dict[str, Array], kinds: dict[str, Any]) -> Path:
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(["a"] * VOCABULARY)
+    writer.add_token_list(TOKENS)
     writer.add_token_types([1] * VOCABULARY)
-    writer.add_token_merges(["a a"])
+    writer.add_token_merges(["a b"])
+    for key, value in (other or {}).items():
+        writer.kv_data[0].pop(key, None)
+        if value is not None:
+            kinds_of = gguf.GGUFValueType
+            kind = kinds_of.INT64 if isinstance(value, int) else kinds_of.get_type(value)
+            writer.add_key_value(key, value, kind)
     for name, array in tensors.items():
         kind = kinds.get(name)
         if kind is None:
@@ -136,3 +153,79 @@ def test_wrong_dtypes(tmp_path: Path, rng: np.random.Generator, name: str) -> No
     with pytest.raises((TypeError, ValueError), match="has dtype int32; expected a floating one"):
         build()
     assert nbx.memory.allocated("cpu") == before
+
+
+def started(path: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> int:
+    monkeypatch.setattr("sys.argv", ["generate.py", "--model", str(path), "--raw", *more])
+    return generate.main()
+
+
+LYING = [
+    ({"llama.block_count": 1.5}, "block_count is 1.5; expected an integer above 0"),
+    ({"llama.block_count": 2**40}, "no tensor 'blk.2.attn_norm.weight'"),
+    ({"llama.embedding_length": 96.0}, "embedding_length is 96.0; expected an integer"),
+    ({"llama.attention.head_count": 97}, "key_length is 0; expected an integer"),
+    ({"llama.attention.head_count_kv": 3}, "has shape (32, 96); expected (48, 96)"),
+    ({"llama.rope.dimension_count": 18}, "rotary_dim must be even and in [0, 16]"),
+    ({"llama.rope.freq_base": float("nan")}, "freq_base is nan; expected a finite number"),
+    ({"llama.attention.layer_norm_rms_epsilon": float("inf")}, "epsilon is inf; expected a finite"),
+    ({"llama.context_length": None}, "context_length is None; expected an integer"),
+    ({"tokenizer.ggml.tokens": None}, "tokens is None; expected a list of str"),
+    ({"tokenizer.ggml.tokens": [1, 2]}, "tokens has 1 at place 0; expected a list of str"),
+    ({"tokenizer.ggml.tokens": TOKENS[:-1]}, "token_type has 61 items; there are 60 tokens"),
+    ({"tokenizer.ggml.tokens": ["a"] * 61}, "has 61 items, of which only 1 differ"),
+    (
+        {"tokenizer.ggml.tokens": TOKENS[:-1], "tokenizer.ggml.token_type": None},
+        "token_embd.weight has 61 rows; the vocabulary has 60 tokens",
+    ),
+    ({"tokenizer.ggml.token_type": "x"}, "token_type is 'x'; expected a list of int"),
+    ({"tokenizer.ggml.merges": ["a"]}, "merges has 'a' at place 0"),
+    ({"tokenizer.ggml.merges": ["a b", "b a"]}, "merges has 'b a' at place 1"),
+    ({"tokenizer.ggml.merges": 7}, "merges is 7; expected a list of str"),
+    ({"tokenizer.ggml.pre": ["x"]}, "pre is ['x']; this example reads"),
+    ({"tokenizer.ggml.bos_token_id": 61}, "bos_token_id is 61; there are 61 tokens"),
+    ({"tokenizer.ggml.eos_token_id": "a"}, "eos_token_id is 'a'; there are 61 tokens"),
+]
+
+
+@pytest.mark.parametrize(("other", "expected"), LYING)
+def test_metadata_that_lies(
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    other: dict[str, Any],
+    expected: str,
+) -> None:
+    path = write(tmp_path / "model.gguf", make(rng, {}), {}, other)
+    before = nbx.memory.allocated("cpu")
+    assert started(path, monkeypatch, "--prompt", "ab", "--max-new", "2") == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith("generate.py: ")
+    assert expected in said.err
+    gc.collect()
+    assert nbx.memory.allocated("cpu") == before
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (("--prompt", "\udcff"), "the text is not valid Unicode"),
+        (("--prompt", "ab", "--context", "0"), "context is 0"),
+        (("--prompt", "ab", "--top-k", "-1"), "top_k -1"),
+        (("--prompt", "ab", "--seed", "9" * 30), "seed: got 9999"),
+    ],
+)
+def test_options_that_cannot_be(
+    tmp_path: Path,
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: tuple[str, ...],
+    expected: str,
+) -> None:
+    path = write(tmp_path / "model.gguf", make(rng, {}), {})
+    assert started(path, monkeypatch, "--max-new", "2", *more) == 1
+    assert expected in capsys.readouterr().err
+    assert started(path, monkeypatch, "--prompt", "ab", "--max-new", "2", "--top-k", "9" * 30) == 0

@@ -165,6 +165,12 @@ BAD = {
     "dtype": (build({"a": entry([4], 0, 16, "F33")}, D), "has dtype 'F33'"),
     "dtype list": (build({"a": entry([4], 0, 16, ["F32"])}, D), "has dtype"),
     "negative": (build({"a": entry([-4], 0, 16)}, D), "has shape"),
+    "axes": (build({"a": entry([1] * 65, 0, 4)}, D[:4]), "65 axes; at most 64"),
+    "many axes": (build({"a": entry([2] * 1_000_000, 0, 4)}, D[:4]), "1000000 axes"),
+    "keys twice": (
+        build(b"{" + b",".join(b'"%d":1' % (i % 99_999) for i in range(100_000)) + b"}", D),
+        "the key '0' is there twice",
+    ),
     "real extent": (build({"a": entry([4.0], 0, 16)}, D), "has shape"),
     "true extent": (build({"a": entry([True, 4], 0, 16)}, D), "has shape"),
     "huge extent": (build({"a": entry([2**64], 0, 16)}, D), "has shape"),
@@ -190,6 +196,13 @@ def test_bad_files(save: Callable[[bytes], Path], name: str) -> None:
         io.open_safetensors(path)
     assert str(path) in str(caught.value)
     assert _core.memory_allocated("cpu", False) == before
+
+
+def test_texts_of_errors_stay_short(save: Callable[[bytes], Path]) -> None:
+    for fields in ({"a" * 10**6: entry([3], 0, 16)}, {"a": entry([4], 0, 16, "F" * 10**6)}):
+        with pytest.raises(io.FormatError, match=r"needs 12|dtype 'FFF.*C64") as caught:
+            io.open_safetensors(save(build(fields, D)))
+        assert len(str(caught.value)) < 1500
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
