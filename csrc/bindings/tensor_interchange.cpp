@@ -134,12 +134,28 @@ std::int64_t major_version(PyObject* version) {
   return parts.count > 0 ? parts.values[0] : 0;
 }
 
+/// A consumer's stream. The work is waited for on the host, so any valid one will do.
+void check_stream(PyObject* stream, const Device& device) {
+  if (stream == nullptr || stream == Py_None) return;
+  const std::int64_t given = to_integer(stream, "__dlpack__: stream");
+  const bool has_streams = device.kind() == DeviceKind::kCuda || device.kind() == DeviceKind::kHip;
+  // 0 would be one of two streams on cuda, so the standard leaves it out there.
+  const bool allowed =
+      given == -1 ||
+      (has_streams && (given > 0 || (given == 0 && device.kind() == DeviceKind::kHip)));
+  if (allowed) return;
+  throw Error(ErrorKind::kBuffer, "__dlpack__: stream is " + std::to_string(given) + "; " +
+                                      device.name() + " takes None" +
+                                      (has_streams ? ", -1 or a stream's number" : " or -1"));
+}
+
 PyObject* to_dlpack(PyObject* self, FastArguments arguments, Py_ssize_t count, PyObject* names) {
   return guarded([&] {
     PyObject* bound[4];
     bind_arguments("__dlpack__", {"stream", "max_version", "dl_device", "copy"}, 0, 0, arguments,
                    count, names, bound);
     TensorMeta meta = meta_of(self);
+    check_stream(bound[0], meta.device());
     const bool may_copy = bound[3] == nullptr || bound[3] == Py_None;
     const bool must_copy = to_boolean(bound[3], false);
     bool copied = false;

@@ -187,6 +187,20 @@ def test_dlpack_devices() -> None:
     assert nbx.from_dlpack(tensor, device="cpu").tolist() == [1, 2, 3]
 
 
+@pytest.mark.parametrize("device", ["cpu", "sim:0"])
+def test_dlpack_streams(device: str) -> None:
+    tensor = nbx.asarray([1, 2, 3], device=device)
+    for stream in (None, -1):
+        back = nbx.from_dlpack(tensor.__dlpack__(stream=stream, max_version=(1, 0)))
+        assert back.tolist() == [1, 2, 3]
+    for stream in (0, 1, 2, -2):
+        with pytest.raises(BufferError, match=f"stream is {stream}; {device}.* takes None or -1"):
+            tensor.__dlpack__(stream=stream)
+    for wrong in ("1", 1.5, object()):
+        with pytest.raises(TypeError, match="stream"):
+            tensor.__dlpack__(stream=wrong)
+
+
 def test_exporters_outlive_their_objects() -> None:
     tensor = nbx.asarray(np.arange(1000), copy=True)
     out = np.from_dlpack(tensor)
