@@ -85,10 +85,18 @@ concept Indexed = Op::kIndexed;
 template <class Op>
 concept TwoPass = requires { typename Op::First; };
 
+/// States side by side. A choice between two values is made one lane at a time where the compiler
+/// unrolls the lanes entirely, so extrema ask for more of them.
+template <class Op>
+constexpr int lanes_of() {
+  if constexpr (requires { Op::kLanes; }) return Op::kLanes;
+  return 16;
+}
+
 template <class Op, class T>
 NBX_INLINE void reduce_lanes(typename Op::State& state, const T* values, std::int64_t count,
                              double shift) {
-  constexpr int kLanes = 16;
+  constexpr int kLanes = lanes_of<Op>();
   std::int64_t i = 0;
   if (count >= kLanes) {
     typename Op::State lanes[kLanes];
@@ -108,7 +116,7 @@ NBX_TARGET_CLONES void reduce_lanes_cloned(typename Op::State& state, const T* v
                                            std::int64_t count, double shift) {
   reduce_lanes<Op, T>(state, values, count, shift);
 }
-/// Values side by side go to sixteen states in turn, which meet in pairs.
+/// Values side by side go to several states in turn, which meet in pairs.
 template <class Op, class T>
 void reduce_block(typename Op::State& state, const T* values, std::int64_t count, double shift) {
   if constexpr (kIsField<T>) {
@@ -337,6 +345,7 @@ void run_reduce(const KernelCall& call, const char* kernel, std::size_t extras,
 template <class T>
 struct Greatest {
   using State = T;
+  static constexpr int kLanes = 64;
   static constexpr State identity() {
     if constexpr (std::is_floating_point_v<T>) return -std::numeric_limits<T>::infinity();
     return std::numeric_limits<T>::min();
@@ -345,8 +354,8 @@ struct Greatest {
     return value > best || (value != value && best == best);
   }
   static NBX_INLINE void step(State& state, T value, double /*shift*/) {
-    const T greater = value > state ? value : state;
-    state = value != value ? value : greater;
+    const bool takes = static_cast<bool>((value > state) | (value != value));
+    state = takes ? value : state;
   }
   static NBX_INLINE void merge(State& state, State later) { step(state, later, 0.0); }
   static T finish(State state, const Ending& /*ending*/) { return state; }
@@ -355,6 +364,7 @@ struct Greatest {
 template <class T>
 struct Least {
   using State = T;
+  static constexpr int kLanes = 64;
   static constexpr State identity() {
     if constexpr (std::is_floating_point_v<T>) return std::numeric_limits<T>::infinity();
     return std::numeric_limits<T>::max();
@@ -363,8 +373,8 @@ struct Least {
     return value < best || (value != value && best == best);
   }
   static NBX_INLINE void step(State& state, T value, double /*shift*/) {
-    const T lesser = value < state ? value : state;
-    state = value != value ? value : lesser;
+    const bool takes = static_cast<bool>((value < state) | (value != value));
+    state = takes ? value : state;
   }
   static NBX_INLINE void merge(State& state, State later) { step(state, later, 0.0); }
   static T finish(State state, const Ending& /*ending*/) { return state; }

@@ -6,6 +6,23 @@
 namespace nbx::cpu {
 namespace {
 
+template <class T>
+NBX_TARGET_CLONES std::int64_t count_before(const T* values, std::int64_t count, T wanted) {
+  constexpr std::int64_t kChunk = 64;
+  const bool seeks_nan = wanted != wanted;
+  std::int64_t i = 0;
+  for (; i + kChunk <= count; i += kChunk) {
+    int hits = 0;
+    for (std::int64_t k = 0; k < kChunk; ++k) {
+      const T value = values[i + k];
+      hits |= static_cast<int>(value == wanted) | static_cast<int>(seeks_nan & (value != value));
+    }
+    if (hits != 0) break;
+  }
+  while (i < count && values[i] != wanted && !(seeks_nan && values[i] != values[i])) ++i;
+  return i;
+}
+
 template <class T, template <class> class Extremum>
 struct Place {
   static constexpr bool kIndexed = true;
@@ -24,9 +41,7 @@ struct Place {
     T best = Order::identity();
     reduce_block<Order, T>(best, values, count, 0.0);
     if (state.index >= 0 && !Order::beats(best, state.best)) return;
-    std::int64_t i = 0;
-    while (i + 1 < count && values[i] != best && (best == best || values[i] == values[i])) ++i;
-    state = {best, first + i};
+    state = {best, first + count_before(values, count, best)};
   }
   static NBX_INLINE void merge(State& state, const State& later) {
     if (later.index < 0) return;
