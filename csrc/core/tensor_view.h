@@ -18,9 +18,10 @@ struct TensorView {
   DType dtype;
 
   [[nodiscard]] std::int64_t element_count() const noexcept {
-    std::int64_t count = 1;
-    for (std::int32_t i = 0; i < rank; ++i) count *= shape[i];
-    return count;
+    // Unsigned: beside an extent of 0 the others may multiply to anything.
+    std::uint64_t count = 1;
+    for (std::int32_t i = 0; i < rank; ++i) count *= static_cast<std::uint64_t>(shape[i]);
+    return static_cast<std::int64_t>(count);
   }
   template <class T>
   [[nodiscard]] T* as() const noexcept {
@@ -31,13 +32,13 @@ struct TensorView {
 /// True if the elements lie in row-major order without gaps; extent-1 axes are free, empty is true.
 [[nodiscard]] inline bool is_contiguous(const std::int64_t* shape, const std::int64_t* strides,
                                         std::int32_t rank) noexcept {
-  std::int64_t expected = 1;
+  std::uint64_t expected = 1;
   bool dense = true;
   for (std::int32_t i = rank - 1; i >= 0; --i) {
     if (shape[i] == 0) return true;
     if (shape[i] != 1) {
-      dense = dense && strides[i] == expected;
-      expected *= shape[i];
+      dense = dense && static_cast<std::uint64_t>(strides[i]) == expected;
+      expected *= static_cast<std::uint64_t>(shape[i]);
     }
   }
   return dense;

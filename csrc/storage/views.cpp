@@ -372,15 +372,11 @@ Extents flattened_shape(const TensorMeta& base, std::int64_t first, std::int64_t
     refuse(ErrorKind::kValue, "flatten: start axis " + text(first) + " lies behind end axis " +
                                   text(last) + " in a tensor of " + text(rank) + " axes");
   }
-  for (std::int32_t i = 0; i < rank; ++i) {
-    if (i <= begin || i > end) {
-      shape.push(base.layout.shape()[i]);
-    } else {
-      // The count was checked when the base was made, unless an extent is 0.
-      static_cast<void>(__builtin_mul_overflow(shape.values[begin], base.layout.shape()[i],
-                                               &shape.values[begin]));
-    }
-  }
+  const std::int64_t* sizes = base.layout.shape();
+  for (std::int32_t i = 0; i < begin; ++i) shape.push(sizes[i]);
+  // Past 64 bits only beside an extent of 0: otherwise the base's own count was checked.
+  shape.push(checked_count(sizes + begin, end - begin + 1));
+  for (std::int32_t i = end + 1; i < rank; ++i) shape.push(sizes[i]);
   return shape;
 }
 
