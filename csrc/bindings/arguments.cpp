@@ -45,21 +45,29 @@ void bind_arguments(const char* function, std::initializer_list<const char*> nam
   }
 }
 
-std::int64_t to_integer(PyObject* object, const char* name) {
-  if (PyLong_CheckExact(object)) {
-    const long long value = PyLong_AsLongLong(object);
-    if (value == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
-    return value;
+namespace {
+
+std::int64_t exact_integer(PyObject* integer, const char* name) {
+  const long long value = PyLong_AsLongLong(integer);
+  if (value == -1 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    PyErr_Format(PyExc_OverflowError, "%s: the integer %R does not fit in 64 bits", name, integer);
+    throw PythonError{};
   }
+  return value;
+}
+
+}  // namespace
+
+std::int64_t to_integer(PyObject* object, const char* name) {
+  if (PyLong_CheckExact(object)) return exact_integer(object, name);
   if (PyIndex_Check(object) == 0 || PyFloat_Check(object)) {
     PyErr_Format(PyExc_TypeError, "%s: expected an integer, got %.200s", name,
                  Py_TYPE(object)->tp_name);
     throw PythonError{};
   }
   const Owned index(PyNumber_Index(object));
-  const long long value = PyLong_AsLongLong(index.get());
-  if (value == -1 && PyErr_Occurred() != nullptr) throw PythonError{};
-  return value;
+  return exact_integer(index.get(), name);
 }
 
 bool to_boolean(PyObject* object, bool fallback) {
@@ -191,7 +199,12 @@ Scalar to_scalar(PyObject* object, const char* name) {
     scalar.real = static_cast<double>(scalar.integer);
     if (overflow > 0) {
       const unsigned long long value = PyLong_AsUnsignedLongLong(object);
-      if (PyErr_Occurred() != nullptr) throw PythonError{};
+      if (PyErr_Occurred() != nullptr) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_OverflowError, "%s: the integer %R does not fit in 64 bits", name,
+                     object);
+        throw PythonError{};
+      }
       scalar.integer = static_cast<std::int64_t>(value);
       scalar.real = static_cast<double>(value);
       scalar.is_unsigned = true;

@@ -112,7 +112,7 @@ void bind_arguments(const char* function, std::initializer_list<const char*> nam
 /// Functions of the Python layer that the core calls: set once, while the package is imported.
 struct Hooks {
   PyObject* as_dtype = nullptr;         // anything that names a dtype -> dtype object
-  PyObject* as_tensor = nullptr;        // (object, device) -> tensor
+  PyObject* as_tensor = nullptr;        // (object, device, dtype that must hold it) -> tensor
   PyObject* index_tensor = nullptr;     // (object, device) -> integer or boolean tensor
   PyObject* array_interface = nullptr;  // tensor -> dict
 };

@@ -160,6 +160,7 @@ std::shared_ptr<PlanRecord> plan_call(OpState& state, const BoundCall& call, std
   std::shared_ptr<PlanRecord> record = plan_record(plan);
   Py_DECREF(plan);
   if (record == nullptr) return nullptr;
+  record->plan.name = state.signature.name;
   Entry entry;
   entry.hash = hash;
   entry.key.assign(call.key.data(), call.key.data() + call.key.size());
@@ -177,18 +178,28 @@ void check_guards(const OpState& state, const PlanRecord& record, BoundCall& cal
   for (const ScalarGuard& guard : record.guards) {
     const Scalar& scalar = call.scalars[guard.index];
     if (scalar.none()) continue;
-    if (scalar.kind == ScalarKind::kInteger && !scalar.is_unsigned && scalar.integer >= guard.low &&
-        scalar.integer <= guard.high) {
-      continue;
-    }
+    const auto magnitude = static_cast<std::uint64_t>(scalar.integer);
+    const bool is_negative = !scalar.is_unsigned && scalar.integer < 0;
+    const bool fits =
+        is_negative ? scalar.integer >= guard.low
+                    : magnitude <= guard.high &&
+                          (guard.low <= 0 || magnitude >= static_cast<std::uint64_t>(guard.low));
+    if (scalar.kind == ScalarKind::kInteger && fits) continue;
     if (scalar.kind != ScalarKind::kInteger) {
       throw Error(ErrorKind::kType,
                   state.signature.name + ": " + guard.name + " must be an integer");
     }
-    throw Error(ErrorKind::kIndex, state.signature.name + ": " + guard.name + " must be in [" +
-                                       std::to_string(guard.low) + ", " +
-                                       std::to_string(guard.high) + "], got " +
-                                       std::to_string(scalar.integer));
+    const std::string given =
+        is_negative ? std::to_string(scalar.integer) : std::to_string(magnitude);
+    const std::string range =
+        "[" + std::to_string(guard.low) + ", " + std::to_string(guard.high) + "]";
+    if (!guard.reason.empty()) {
+      throw Error(guard.error, state.signature.name + ": " + guard.name + " is " + given + ", " +
+                                   guard.reason + "; expected " + range +
+                                   ", or convert the tensor first");
+    }
+    throw Error(guard.error, state.signature.name + ": " + guard.name + " must be in " + range +
+                                 ", got " + given);
   }
   for (const std::uint16_t index : record.written) {
     if (call.tensors[index]->storage->writable()) continue;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "launch/plan.h"
 
 namespace nbx::python {
@@ -28,8 +29,10 @@ enum class ParameterKind : int {
 struct ScalarGuard {
   std::uint16_t index;
   std::int64_t low;
-  std::int64_t high;
+  std::uint64_t high;
   std::string name;
+  ErrorKind error = ErrorKind::kIndex;
+  std::string reason;  // why it must lie there; empty for a count or a place
 };
 
 struct PlanRecord {

@@ -28,12 +28,18 @@ bool scalar_from_number(PyObject* number, Scalar* scalar) noexcept {
     scalar->real = static_cast<double>(scalar->integer);
     if (overflow > 0) {
       const unsigned long long value = PyLong_AsUnsignedLongLong(number);
-      if (value == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) return false;
+      if (value == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_OverflowError, "the integer %R does not fit in 64 bits; pass a float",
+                     number);
+        return false;
+      }
       scalar->integer = static_cast<std::int64_t>(value);
       scalar->real = static_cast<double>(value);
       scalar->is_unsigned = true;
     } else if (overflow < 0) {
-      PyErr_Format(PyExc_OverflowError, "the integer %R does not fit in 64 bits", number);
+      PyErr_Format(PyExc_OverflowError, "the integer %R does not fit in 64 bits; pass a float",
+                   number);
       return false;
     }
     return true;
@@ -229,7 +235,13 @@ BindResult add_operand(const Signature& signature, std::size_t index, BoundCall&
     value = number;
   }
   Scalar scalar;
-  if (!scalar_from_number(value, &scalar)) return BindResult::kFailed;
+  if (!scalar_from_number(value, &scalar)) {
+    PyErr_Clear();
+    PyErr_Format(PyExc_OverflowError,
+                 "%s: argument '%U' is %R, which does not fit in 64 bits; pass a float",
+                 signature.name.c_str(), parameter.name, value);
+    return BindResult::kFailed;
+  }
   call.scalars.push_back(scalar);
   return BindResult::kBound;
 }

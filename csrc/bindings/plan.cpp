@@ -205,8 +205,13 @@ std::shared_ptr<PlanRecord> make_plan(const py::iterable& outputs, const py::ite
   }
   for (const py::handle item : guards) {
     const auto fields = item.cast<py::tuple>();
+    const auto error = fields[4].cast<std::string>();
     record->guards.push_back({fields[0].cast<std::uint16_t>(), fields[1].cast<std::int64_t>(),
-                              fields[2].cast<std::int64_t>(), fields[3].cast<std::string>()});
+                              fields[2].cast<std::uint64_t>(), fields[3].cast<std::string>(),
+                              error == "value"      ? ErrorKind::kValue
+                              : error == "overflow" ? ErrorKind::kOverflow
+                                                    : ErrorKind::kIndex,
+                              fields[5].cast<std::string>()});
   }
   finish(*record);
   return record;

@@ -38,8 +38,10 @@ PyObject* copy_into(PyObject* self, FastArguments arguments, Py_ssize_t count, P
     } else if (is_number(bound[0])) {
       fill("copy_", meta_of(self), to_scalar(bound[0], "copy_"));
     } else {
-      const Owned source(PyObject_CallFunctionObjArgs(
-          hooks.as_tensor, bound[0], device_object(meta_of(self).device()), nullptr));
+      const TensorMeta& meta = meta_of(self);
+      const Owned source(PyObject_CallFunctionObjArgs(hooks.as_tensor, bound[0],
+                                                      device_object(meta.device()),
+                                                      dtype_object(meta.dtype), nullptr));
       assign("copy_", meta_of(self), to_tensor(source.get(), "copy_"));
     }
     return Py_NewRef(self);

@@ -386,7 +386,8 @@ TensorMeta value_tensor(const TensorMeta& destination, PyObject* value) {
     return one;
   }
   const Owned converted(PyObject_CallFunctionObjArgs(hooks.as_tensor, value,
-                                                     device_object(destination.device()), nullptr));
+                                                     device_object(destination.device()),
+                                                     dtype_object(destination.dtype), nullptr));
   return to_tensor(converted.get(), "assignment");
 }
 

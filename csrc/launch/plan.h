@@ -60,6 +60,7 @@ struct ResultReference {
 };
 
 struct Plan {
+  std::string name;  // of the op, for the errors of its kernels
   std::vector<TensorSpecification> outputs;
   std::vector<TensorSpecification> temporaries;
   std::vector<Step> steps;

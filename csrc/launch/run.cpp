@@ -1,5 +1,6 @@
 #include <array>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "launch/plan.h"
@@ -8,9 +9,22 @@
 namespace nbx {
 namespace {
 
+/// A kernel's error under the name of the op that ran it, which the caller knows.
+Error named_error(const Error& error, const std::string& name) {
+  std::string text = error.what();
+  if (name.empty() || text.compare(0, name.size() + 2, name + ": ") == 0) return error;
+  const std::size_t end = text.find(": ");
+  const std::size_t colon = text.find(':');
+  if (end != std::string::npos && colon < end && text.find(' ') > end) text.erase(0, end + 2);
+  Error named(error.kind(), name + ": " + text);
+  for (const auto& [figure, value] : error.figures()) named.with(figure, value);
+  return named;
+}
+
 /// A call kept until the stream reaches it: copies of all metadata and a share of every storage.
 struct QueuedCall {
   HostKernel kernel;
+  std::string name;  // of the op, if it is one
   std::shared_ptr<void> context;
   Device* device;
   std::vector<TensorView> views;
@@ -25,7 +39,7 @@ void run_queued(void* payload) {
     call.kernel(KernelCall{call.views.data(), call.views.size(), call.scalars.data(),
                            call.scalars.size(), call.context.get()});
   } catch (const Error& error) {
-    record_fault(*call.device, error);
+    record_fault(*call.device, named_error(error, call.name));
   } catch (const std::exception& error) {
     record_fault(*call.device, Error(ErrorKind::kDevice, error.what()));
   }
@@ -51,11 +65,13 @@ void copy_views(QueuedCall& queued, const TensorView* views, std::size_t count) 
 }
 
 void submit(const KernelCall& call, std::shared_ptr<void> context,
-            std::vector<Reference<Storage>> storages, HostKernel kernel, Stream& stream) {
+            std::vector<Reference<Storage>> storages, HostKernel kernel, Stream& stream,
+            const std::string& name) {
   Device& device = stream.device();
   device.require(Primitive::k_launch_host);
   auto queued = std::make_unique<QueuedCall>();
   queued->kernel = kernel;
+  queued->name = name;
   queued->context = std::move(context);
   queued->device = &device;
   copy_views(*queued, call.tensors, call.tensor_count);
@@ -148,7 +164,11 @@ struct PlanRun {
     const KernelCall call{views.data(), count, values.data(), step.scalars.size(),
                           step.context.get()};
     if (stream.device().properties().integrated_work) {
-      step.kernel(call);
+      try {
+        step.kernel(call);
+      } catch (const Error& error) {
+        throw named_error(error, plan.name);
+      }
       return;
     }
     std::vector<Reference<Storage>> storages;
@@ -157,7 +177,7 @@ struct PlanRun {
       if (const TensorMeta* tensor = tensor_of(operand)) storages.push_back(tensor->storage);
     }
     std::vector<Reference<Storage>> touched = storages;
-    submit(call, step.context, std::move(storages), step.kernel, stream);
+    submit(call, step.context, std::move(storages), step.kernel, stream, plan.name);
     for (const Reference<Storage>& storage : touched) storage->touch(stream);
   }
 };
@@ -205,7 +225,7 @@ void run_kernel(HostKernel kernel, void* context, Stream& stream, TensorMeta* co
     if (tensors[i] != nullptr) storages.push_back(tensors[i]->storage);
   }
   // The caller keeps `context` alive until the stream has run the work.
-  submit(call, std::shared_ptr<void>(context, [](void*) {}), storages, kernel, stream);
+  submit(call, std::shared_ptr<void>(context, [](void*) {}), storages, kernel, stream, {});
   for (const Reference<Storage>& storage : storages) storage->touch(stream);
 }
 

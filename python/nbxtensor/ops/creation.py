@@ -158,6 +158,9 @@ def _check_number(function: str, value: Any, dtype: DType) -> None:
             f"{function}: fill_value must be a number, got {type(value).__name__}; broadcast_to "
             "repeats a tensor"
         )
+    if isinstance(value, float) and dtype.kind in "iu" and not math.isfinite(value):
+        kind = ValueError if math.isnan(value) else OverflowError
+        raise kind(f"{function}: fill_value {value} cannot be converted to {dtype}")
     if isinstance(value, int) and dtype.kind in "iu":
         limits = iinfo(dtype)
         if not limits.min <= value <= limits.max:

@@ -86,6 +86,14 @@ binary(
     samples=inputs.binary(second=inputs.nonzero),
     tolerance=16.0,
 )
+
+
+def _plan_pow(builder: Builder, x: Value, y: Value) -> Any:
+    if isinstance(y, Number) and y.kind is int and builder.promote(x, y).kind in "iu":
+        builder.guard_value(y, 0, 2**63 - 1, "and integers have no negative powers")
+    return elementwise("pow", "arithmetic", "iufc")(builder, x, y)
+
+
 binary(
     "pow",
     _power,
@@ -93,6 +101,7 @@ binary(
     kinds="iufc",
     dtypes=REAL,
     samples=inputs.binary(inputs.positive, _small, 2),
+    planner=_plan_pow,
     aliases=("power",),
     special="pow",
 )
@@ -187,6 +196,8 @@ def _plan_where(builder: Builder, condition: Window, x: Value, y: Value) -> Wind
             f"condition must have dtype bool, got {condition.dtype}; compare it with 0 first"
         )
     common = builder.promote(x, y)
+    builder.check_unpacked(common)
+    builder.guard_fit(common, x, y)
     operands = [condition, x, y]
     shape = builder.broadcast(*(v.shape for v in operands if isinstance(v, Window)))
     out = builder.output(shape, common)
@@ -200,6 +211,7 @@ def _plan_clamp(builder: Builder, x: Window, low: Value, high: Value) -> Window:
         raise builder.error("min and max are both None, expected one of them at least")
     common = builder.promote(x, low, high)
     builder.check_kind(common, "iuf")
+    builder.guard_fit(common, low, high)
     operands = [x, low, high]
     shape = builder.broadcast(*(v.shape for v in operands if isinstance(v, Window)))
     out = builder.result(shape, common)
@@ -216,6 +228,7 @@ def _plan_addcmul(builder: Builder, x: Window, y: Window, z: Window, value: Numb
     shape = builder.broadcast(x.shape, y.shape, z.shape)
     out = builder.result(shape, common)
     windows = [v.broadcast_to(shape) for v in (x, y, z)]
+    builder.guard_fit(common, value)
     scalars = [resolve("arithmetic", common).compute, value]
     builder.step("elementwise:addcmul", [out], windows, scalars)
     return out
@@ -269,6 +282,8 @@ def _plan_masked_fill(builder: Builder, x: Window, mask: Window, value: Value) -
     if mask.dtype is not bool_:
         raise builder.type_error(f"mask must have dtype bool, got {mask.dtype}")
     common = builder.promote(x, value)
+    builder.check_unpacked(common)
+    builder.guard_fit(common, value)
     operands = [mask, value, x]
     shape = builder.broadcast(*(v.shape for v in operands if isinstance(v, Window)))
     out = builder.result(shape, common)

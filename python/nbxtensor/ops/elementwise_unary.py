@@ -86,7 +86,7 @@ unary(
     "abs",
     np.abs,
     "Absolute value; of complex numbers the real magnitude.",
-    planner=elementwise("abs", "arithmetic", real_result=True),
+    planner=elementwise("abs", "arithmetic", "iufc", real_result=True),
     dtypes=WITH_INTEGERS,
     aliases=("absolute",),
     operator="__abs__",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from nbxtensor import _core
-from nbxtensor.dtype import DType, float32, promote_types, with_scalar
+from nbxtensor.dtype import DType, float32, iinfo, promote_types, with_scalar
 from nbxtensor.ops.signature import Kind, Parameter
 
 _ARGUMENT: Final = 0
@@ -28,6 +28,8 @@ def row_major(shape: Sequence[int]) -> Shape:
     for extent in reversed(shape):
         strides.append(step)
         step *= max(extent, 1)
+    if step >= 1 << 63 and 0 in shape:
+        return (1,) * len(strides)  # of no elements; the others multiply past 64 bits
     return tuple(reversed(strides))
 
 
@@ -116,6 +118,7 @@ class Number:
 
     index: int
     kind: type
+    name: str = "the number"
 
     @property
     def none(self) -> bool:
@@ -140,7 +143,7 @@ class Builder:
         self._outputs: list[tuple[DType, Shape]] = []
         self._temporaries: list[tuple[DType, Shape]] = []
         self._steps: list[tuple[Any, ...]] = []
-        self._guards: list[tuple[int, int, int, str]] = []
+        self._guards: list[tuple[int, int, int, str, str, str]] = []
         self._written: Window | None = None
 
     def bind(self, parameters: Sequence[Parameter], values: Iterable[Any]) -> list[Any]:
@@ -162,7 +165,7 @@ class Builder:
             elif value is None and parameter.kind is not Kind.SCALAR:
                 bound.append(None)
             else:
-                bound.append(Number(numbers, _kind_of(value)))
+                bound.append(Number(numbers, _kind_of(value), parameter.name))
                 numbers += 1
         return bound
 
@@ -180,9 +183,18 @@ class Builder:
 
     def output(self, shape: Sequence[int], dtype: DType) -> Window:
         """Return a new tensor that the call may return."""
+        self._check_extents(shape)
         self._outputs.append((dtype, tuple(shape)))
         index = len(self._outputs) - 1
         return Window(_OUTPUT, index, dtype, tuple(shape), row_major(shape))
+
+    def _check_extents(self, shape: Sequence[int]) -> None:
+        # The core counts elements; an extent that it cannot hold never reaches it.
+        if any(extent >= 1 << 63 for extent in shape):
+            raise OverflowError(
+                f"{self.name}: the result would have shape {tuple(shape)}, expected extents below "
+                "2^63"
+            )
 
     def result(self, shape: Sequence[int], dtype: DType) -> Window:
         """Return a new output, or in the in-place form the tensor to write, checked."""
@@ -213,6 +225,7 @@ class Builder:
 
     def temporary(self, shape: Sequence[int], dtype: DType) -> Window:
         """Return a new tensor that lives as long as the call."""
+        self._check_extents(shape)
         self._temporaries.append((dtype, tuple(shape)))
         index = len(self._temporaries) - 1
         return Window(_TEMPORARY, index, dtype, tuple(shape), row_major(shape))
@@ -271,7 +284,31 @@ class Builder:
 
     def guard(self, number: Number, low: int, high: int, name: str) -> None:
         """Refuse, at each call, a number outside low..high before anything is allocated."""
-        self._guards.append((number.index, low, high, name))
+        self._guards.append((number.index, low, high, name, "index", ""))
+
+    def guard_fit(self, dtype: DType, *values: Value) -> None:
+        """Refuse, at each call, integers among the values that an integer dtype does not hold."""
+        if dtype.kind not in "iu":
+            return
+        limits = iinfo(dtype)
+        for value in values:
+            if isinstance(value, Number) and value.kind is int:
+                reason = f"which does not fit in {dtype}"
+                self._guards.append(
+                    (value.index, limits.min, limits.max, value.name, "overflow", reason)
+                )
+
+    def guard_value(self, number: Number, low: int, high: int, reason: str) -> None:
+        """Refuse, at each call, a number outside low..high for a reason."""
+        self._guards.append((number.index, low, high, number.name, "value", reason))
+
+    def check_unpacked(self, *dtypes: DType) -> None:
+        """Refuse dtypes of which several elements share a byte."""
+        for dtype in dtypes:
+            if dtype.bits < 8:
+                raise self.type_error(
+                    f"elements of packed {dtype} have no address of their own; convert to int8"
+                )
 
     def integer(self, value: Any, name: str) -> int:
         """Return a static argument that must be an integer."""

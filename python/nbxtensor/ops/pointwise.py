@@ -45,6 +45,8 @@ def elementwise(
         if real_result and common.kind == "c":
             dtype = float32 if common is complex64 else float64
         out = builder.result(shape, dtype)
+        if policy != "predicate":
+            builder.guard_fit(common, *operands)
         windows = [v.broadcast_to(shape) if isinstance(v, Window) else v for v in operands]
         scalars = [compute_dtype(policy, common, operands), *extras]
         builder.step(f"elementwise:{kernel}", [out], windows, scalars)

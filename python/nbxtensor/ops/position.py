@@ -38,8 +38,13 @@ def _plan_rope(
             f"rotary_dim must be even and in [0, {x.shape[3]}], the width of x, got {width}"
         )
     wanted = x.shape[:2]
-    if builder.broadcast(positions.shape, wanted) != wanted:
-        raise builder.error(f"positions must have shape {wanted}, got {positions.shape}")
+    fits = positions.rank <= 2 and all(
+        own in (1, extent) for own, extent in zip(positions.shape[::-1], wanted[::-1], strict=False)
+    )
+    if not fits:
+        raise builder.error(
+            f"positions must have shape {wanted} or one that repeats to it, got {positions.shape}"
+        )
     places = ids_window(builder, positions, "positions").broadcast_to(wanted)
     out = builder.output(x.shape, resolve("normalise", x.dtype).output)
     scalars = [base, bool(interleaved), width, position_scale]

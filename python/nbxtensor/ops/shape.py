@@ -19,6 +19,7 @@ AXIS = static("axis", 0, "dim")
 
 def _join(builder: Builder, windows: list[Window], axis: int) -> Window:
     first = windows[0]
+    builder.check_unpacked(*(window.dtype for window in windows))
     for i, window in enumerate(windows):
         same = window.rank == first.rank and all(
             a == b
@@ -69,6 +70,7 @@ def _triangle(*, upper: bool) -> Any:
         if x.rank < 2:
             raise builder.error(f"x must have two axes at least, got shape {x.shape}")
         k = builder.integer(k, "k")
+        builder.check_unpacked(x.dtype)
         out = builder.result(x.shape, x.dtype)
         batch = x.size // max(x.shape[-1] * x.shape[-2], 1)
         flat = (batch, *x.shape[-2:])
@@ -104,6 +106,7 @@ def _plan_tile(builder: Builder, x: Window, repeats: Any) -> Window:
     given = tuple(builder.integer(count, "repetitions") for count in given)
     if any(count < 0 for count in given):
         raise builder.error(f"repetitions must not be negative, got {given}")
+    builder.check_unpacked(x.dtype)
     rank = max(x.rank, len(given))
     counts = (1,) * (rank - len(given)) + given
     shape = (1,) * (rank - x.rank) + x.shape
@@ -123,6 +126,7 @@ def _plan_tile(builder: Builder, x: Window, repeats: Any) -> Window:
 
 
 def _plan_roll(builder: Builder, x: Window, shift: Any, axis: Any) -> Window:
+    builder.check_unpacked(x.dtype)
     if axis is None:
         flat = builder.reshape(x, (x.size,))
         out = builder.output(x.shape, x.dtype)

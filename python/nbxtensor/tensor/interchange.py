@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nbxtensor import _core
-from nbxtensor.dtype import as_dtype, complex64, float32, numpy_dtype
+from nbxtensor.dtype import as_dtype, complex64, float32, iinfo, numpy_dtype
 
 if TYPE_CHECKING:
     from nbxtensor.tensor._tensor import Tensor
@@ -82,6 +83,11 @@ def _plain(values: Any, dtype: Any) -> np.ndarray[Any, Any]:
     if dtype is not None and dtype.bits >= 8 and "." not in dtype.numpy:
         target = numpy_dtype(dtype)
     array = np.asarray(values, dtype=target)
+    if array.dtype.kind == "O" and all(isinstance(value, int) for value in array.flat):
+        raise OverflowError(
+            f"asarray: {type(values).__name__} holds integers that do not fit in 64 bits; give "
+            "floats"
+        )
     if array.dtype.kind not in "biufcV":
         raise TypeError(
             f"asarray: {type(values).__name__} gives NumPy's {array.dtype}; expected numbers, "
@@ -158,11 +164,31 @@ def _placed(source: Any, dtype: Any, device: Any, copy: bool | None, owned: bool
     return placed
 
 
-def as_tensor(obj: Any, device: Any) -> Any:
-    """Return assigned values with the precision they came in; the core calls this."""
+def as_tensor(obj: Any, device: Any, dtype: Any) -> Any:
+    """Return assigned values with the precision they came in; the core calls this.
+
+    Lists hold Python's numbers, so those that an integer `dtype` does not hold are refused as
+    single numbers are; arrays have a type of their own and are cast.
+    """
     if isinstance(obj, np.ndarray) or hasattr(obj, "__dlpack__"):
         return asarray(obj, device=device)
-    return asarray(_plain(obj, None), device=device)
+    array = _plain(obj, None)
+    if dtype.kind in "iu" and not _is_buffer(obj):
+        _check_fit(array, dtype)
+    return asarray(array, device=device)
+
+
+def _check_fit(array: np.ndarray[Any, Any], dtype: Any) -> None:
+    if array.size == 0 or array.dtype.kind not in "iuf":
+        return
+    if np.isnan(array).any():
+        raise ValueError(f"assignment: nan cannot be converted to {dtype}")
+    limits = iinfo(dtype)
+    for value in (array.min().item(), array.max().item()):
+        if math.isinf(value) or not limits.min <= math.trunc(value) <= limits.max:
+            raise OverflowError(
+                f"assignment: {value} is out of range for {dtype} ({limits.min} to {limits.max})"
+            )
 
 
 def index_tensor(obj: Any, device: Any) -> Any:
