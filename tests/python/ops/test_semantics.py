@@ -291,7 +291,11 @@ def test_mask_and_causal_both_apply(generator: np.random.Generator) -> None:
         (lambda x: nbx.zeros((0,)).max(), ValueError, "has no elements"),
         (lambda x: x.topk(4), ValueError, r"topk: k must be in \[0, 3\]"),
         (lambda x: ~x, TypeError, "bitwise_not: dtype float32 is not supported"),
-        (lambda x: x.add(2**70), OverflowError, "add: argument 'y' is 1180591620717411303424, which does not fit in 64 bits"),
+        (
+            lambda x: x.add(2**70),
+            OverflowError,
+            "add: argument 'y' is 1180591620717411303424, which does not fit in 64 bits",
+        ),
         (lambda x: nbx.where(x, x, x), TypeError, "condition must have dtype bool"),
         (lambda x: nbx.clamp(x), ValueError, "min and max are both None"),
     ],

@@ -69,8 +69,14 @@ def keys(draw: Any, shape: tuple[int, ...], advanced: bool = True) -> Any:
             axis += 1
         elif kind == "mask":
             rank = draw(st.integers(1, min(2, len(shape) - axis)))
-            items.append(_mask(draw, shape[axis : axis + rank]))
-            axis += rank
+            extents = shape[axis : axis + rank]
+            if used_ellipsis and 0 in extents:
+                # It may meet another axis, and NumPy takes empty masks for any extent of 1.
+                items.append(slice(None))
+                axis += 1
+            else:
+                items.append(_mask(draw, extents))
+                axis += rank
         elif kind == "bool":
             items.append(draw(st.booleans()))
         if len(items) > 8:
