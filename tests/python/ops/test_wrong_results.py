@@ -130,12 +130,12 @@ def test_attention_minds_mask_and_causality_together(
     mask = rng.random((2, 1, length, length + 3)) < 0.6
     mask[:, :, 0] = False
     causal = np.arange(length + 3) <= np.arange(length)[:, None] + 3
-    tensors = [on(a, device) for a in (q, k, v)]
-    found = nbx.attention(*tensors, on(mask, device), causal=True).numpy()
+    query, key, value = (on(a, device) for a in (q, k, v))
+    found = nbx.attention(query, key, value, on(mask, device), causal=True).numpy()
     np.testing.assert_allclose(found, attend(q, k, v, mask & causal), rtol=1e-4, atol=1e-5)
     assert not found[:, :, 0].any()
     bias = np.where(mask & causal, 0.0, -np.inf).astype(np.float32)
-    biased = nbx.attention(*tensors, on(bias, device)).numpy()
+    biased = nbx.attention(query, key, value, on(bias, device)).numpy()
     np.testing.assert_allclose(biased, found, rtol=1e-5, atol=1e-6)
 
 
