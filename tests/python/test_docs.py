@@ -142,3 +142,17 @@ def test_the_table_of_figures_is_that_of_the_results(path: Path) -> None:
         rates = [figures[f"{what}_{side}_tok_s"] for side in ("nbxtensor", "numpy")]
         assert f"{rates[0] / rates[1]:.2f}x; pairs {figures[f'{what}_ratio']:.2f}x" in table
         assert f"{rates[0] / rates[1]:.1f}x" in top
+
+
+def test_the_table_of_calls_is_that_of_the_results() -> None:
+    table = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    for name, own, peer in (
+        ("op_overhead", "nbxtensor", "numpy"),
+        ("tensor_overhead", "ns", "numpy_ns"),
+    ):
+        for call, row in json.loads((RESULTS / f"{name}.json").read_text("utf-8")).items():
+            ratio = f"{row[peer] / row[own]:.2f}x" if peer in row else ""
+            cells = [str(row[own]), str(row.get(peer, "")), ratio]
+            assert re.search(
+                rf"^\| `?{re.escape(call)}`? \| {' [|] '.join(cells)} \|$", table, re.M
+            )
