@@ -65,6 +65,20 @@ ErrorKind refusal(const Act& act) {
   return ErrorKind::kIo;
 }
 
+TEST(TensorView, CountsEmptyTensorsWhoseOtherExtentsMultiplyPast64Bits) {
+  constexpr std::int64_t kHuge = std::int64_t{1} << 40;
+  for (int zero = 0; zero < 3; ++zero) {
+    std::int64_t shape[] = {kHuge, kHuge, kHuge};
+    const std::int64_t strides[] = {7, 7, 7};
+    shape[zero] = 0;
+    const TensorView view{nullptr, shape, strides, 3, DType::float32};
+    EXPECT_EQ(view.element_count(), 0);
+    EXPECT_TRUE(is_contiguous(view));
+    const TensorMeta meta = empty_tensor(memory(), DType::int8, shape, 3);
+    EXPECT_EQ(flattened_shape(meta, 0, 2).values[0], 0);
+  }
+}
+
 TEST(Layout, KeepsHighRanksThroughCopiesAndMoves) {
   for (const std::int32_t rank : {0, 1, 8, 9, 64}) {
     std::vector<std::int64_t> shape(static_cast<std::size_t>(rank), 1);
