@@ -26,10 +26,10 @@ constexpr std::array kUnits = {
     Unit{"kb", 1000},
     Unit{"kib", std::uint64_t{1} << 10},
     Unit{"m", std::uint64_t{1} << 20},
-    Unit{"mb", 1000 * 1000},
+    Unit{"mb", std::uint64_t{1000} * 1000},
     Unit{"mib", std::uint64_t{1} << 20},
     Unit{"g", std::uint64_t{1} << 30},
-    Unit{"gb", 1000 * 1000 * 1000},
+    Unit{"gb", std::uint64_t{1000} * 1000 * 1000},
     Unit{"gib", std::uint64_t{1} << 30},
     Unit{"t", std::uint64_t{1} << 40},
     Unit{"tb", std::uint64_t{1000} * 1000 * 1000 * 1000},
@@ -119,7 +119,7 @@ std::string format_bytes(std::uint64_t bytes) {
   constexpr std::array kNames = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   if (bytes < 1024) return std::to_string(bytes) + " B";
   std::size_t unit = 0;
-  double value = static_cast<double>(bytes);
+  auto value = static_cast<double>(bytes);
   // 1023.995 would print as 1024.00 of the smaller unit.
   while (value >= 1023.995 && unit + 1 < kNames.size()) {
     value /= 1024;

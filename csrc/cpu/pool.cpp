@@ -1,7 +1,6 @@
 #include "cpu/pool.h"
 
 #include <pthread.h>
-#include <signal.h>
 #if defined(__linux__)
 #include <sched.h>
 #endif
@@ -14,6 +13,7 @@
 #include <charconv>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
