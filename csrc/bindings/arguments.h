@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "bindings/hot.h"
+#include "bindings/python_lock.h"
 #include "launch/kernel.h"
 #include "storage/views.h"
 
@@ -58,21 +59,6 @@ class Owned {
 
  private:
   PyObject* object_;
-};
-
-/// Lets other Python threads run while it lives, if asked to.
-class Unlocked {
- public:
-  explicit Unlocked(bool release = true) noexcept
-      : state_(release ? PyEval_SaveThread() : nullptr) {}
-  Unlocked(const Unlocked&) = delete;
-  Unlocked& operator=(const Unlocked&) = delete;
-  ~Unlocked() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
-  }
-
- private:
-  PyThreadState* state_;
 };
 
 using FastArguments = PyObject* const*;

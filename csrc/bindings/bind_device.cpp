@@ -9,6 +9,7 @@
 #include "bindings/bind_sim.h"
 #include "bindings/bindings.h"
 #include "bindings/hot.h"
+#include "bindings/python_lock.h"
 #include "core/error.h"
 #include "device/device.h"
 #include "stream/event.h"
@@ -69,7 +70,7 @@ py::tuple memory_info(const Device& device) {
 }
 
 void synchronize(Device& device) {
-  const py::gil_scoped_release unlocked;
+  const python::Unlocked unlocked;
   device.check(device.primitives().synchronize(device.ordinal()), "synchronize");
   default_stream(device).synchronize();
 }
@@ -194,17 +195,17 @@ void bind_streams(py::module_& module, StreamClass& stream_class) {
           "device", [](const Stream& s) -> Device& { return kept(s.device()); }, kByReference)
       .def_property_readonly("handle", &Stream::handle)
       .def_property_readonly("submitted", &Stream::submitted)
-      .def("synchronize", &Stream::synchronize, py::call_guard<py::gil_scoped_release>(),
+      .def("synchronize", &Stream::synchronize, py::call_guard<python::Unlocked>(),
            "Wait for all work of the stream.")
       .def(
           "is_complete", [](Stream& s) { return s.is_complete(s.submitted()); },
           "True if all work of the stream is done.")
       .def("wait_stream", &Stream::wait_stream, py::arg("other"),
-           py::call_guard<py::gil_scoped_release>(),
+           py::call_guard<python::Unlocked>(),
            "Let later work here run after all work submitted to the other stream so far.")
       .def(
           "wait_event", [](Stream& s, Event& event) { event.block(s); }, py::arg("event"),
-          py::call_guard<py::gil_scoped_release>(), "Let later work here run after the event.")
+          py::call_guard<python::Unlocked>(), "Let later work here run after the event.")
       .def(
           "record_event",
           [](Stream& s, bool timing) {
@@ -264,10 +265,10 @@ void bind_events(EventClass& event_class) {
           [](Event& e, const std::shared_ptr<Stream>& stream) {
             e.block(stream_or_current(stream, e.device()));
           },
-          py::arg("stream") = py::none(), py::call_guard<py::gil_scoped_release>(),
+          py::arg("stream") = py::none(), py::call_guard<python::Unlocked>(),
           "Let later work of the stream run after the mark.")
       .def("is_complete", &Event::is_complete, "True if the marked work is done.")
-      .def("synchronize", &Event::synchronize, py::call_guard<py::gil_scoped_release>(),
+      .def("synchronize", &Event::synchronize, py::call_guard<python::Unlocked>(),
            "Wait for the marked work.")
       .def("elapsed", &Event::seconds_to, py::arg("end"), "Seconds from this event to another.");
 }

@@ -6,6 +6,7 @@
 
 #include "bindings/arguments.h"
 #include "bindings/bindings.h"
+#include "bindings/python_lock.h"
 #include "core/bytes.h"
 #include "heap/blocking.h"
 #include "storage/storage.h"
@@ -21,7 +22,7 @@ void* leave_python() noexcept {
   return PyEval_SaveThread();
 }
 void enter_python(void* state) noexcept {
-  if (state != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state));
+  if (state != nullptr) python::retake_lock(static_cast<PyThreadState*>(state));
 }
 
 DeviceMemory& memory_named(const py::object& device) {

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "bindings/bindings.h"
+#include "bindings/python_lock.h"
 
 namespace py = pybind11;
 
@@ -208,19 +209,6 @@ void check_guards(const OpState& state, const PlanRecord& record, BoundCall& cal
   }
 }
 
-class UnlockedPython {
- public:
-  explicit UnlockedPython(bool release) : state_(release ? PyEval_SaveThread() : nullptr) {}
-  ~UnlockedPython() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
-  }
-  UnlockedPython(const UnlockedPython&) = delete;
-  UnlockedPython& operator=(const UnlockedPython&) = delete;
-
- private:
-  PyThreadState* state_;
-};
-
 constexpr std::size_t kInlineOutputs = 3;
 
 PyObject* wrap_result(const ResultReference& reference, const BoundCall& call,
@@ -263,7 +251,7 @@ PyObject* execute(const OpState& state, const PlanRecord& record, BoundCall& cal
   check_guards(state, record, call);
   {
     // Queued devices may wait for work that itself needs the Python lock.
-    const UnlockedPython unlocked(record.release_lock || !device.properties().integrated_work);
+    const Unlocked unlocked(record.release_lock || !device.properties().integrated_work);
     run_plan(record.plan, *call.memory, current_stream(device), call.tensors.data(),
              call.tensors.size(), call.scalars.data(), call.scalars.size(), outputs);
   }

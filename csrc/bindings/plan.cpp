@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/op.h"
+#include "bindings/python_lock.h"
 
 namespace py = pybind11;
 
@@ -80,7 +81,7 @@ py::object number_of(const Scalar& scalar) {
 }
 
 void call_python(const KernelCall& call) {
-  const py::gil_scoped_acquire lock;
+  const Locked lock;
   py::tuple arguments(call.tensor_count + call.scalar_count);
   for (std::size_t i = 0; i < call.tensor_count; ++i) arguments[i] = array_of(call.tensors[i]);
   for (std::size_t i = 0; i < call.scalar_count; ++i) {
@@ -94,7 +95,7 @@ std::shared_ptr<void> share(const py::object& object) {
   return {object.inc_ref().ptr(), [](void* held) {
             // After finalisation there is no interpreter to give the reference back to.
             if (Py_IsInitialized() == 0) return;
-            const py::gil_scoped_acquire lock;
+            const Locked lock;
             Py_DECREF(static_cast<PyObject*>(held));
           }};
 }

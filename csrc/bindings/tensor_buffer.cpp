@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "bindings/python_lock.h"
 #include "bindings/tensor_copy.h"
 #include "bindings/tensor_methods.h"
 #include "core/error.h"
@@ -129,10 +130,9 @@ void release_owner(void* owner) noexcept {
   auto* buffer = static_cast<Py_buffer*>(owner);
   // After the interpreter's end its memory is gone with it.
   if (Py_IsInitialized() == 0) return;
-  const PyGILState_STATE state = PyGILState_Ensure();
+  const Locked lock;
   PyBuffer_Release(buffer);
   delete buffer;
-  PyGILState_Release(state);
 }
 
 struct BufferDeleter {

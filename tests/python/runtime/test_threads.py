@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 import nbxtensor as nbx
 import numpy as np
 import pytest
+from nbxtensor import memory
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +91,106 @@ def test_a_wrong_environment_is_refused_at_import(value: str) -> None:
         f"NBX_NUM_THREADS: expected a number from 1 to 1024, or 0 for the cores that may be "
         f"used, got '{value}'; correct it or unset it" in done.stderr
     )
+
+
+DAEMONS = """
+import threading, time
+import nbxtensor as nbx
+
+def work():
+    while True:
+        x = nbx.ones((60, 60), device="{device}")
+        (x @ x).sum().item()
+        nbx.synchronize("{device}")
+
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
+print("end")
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:0"])
+def test_threads_may_outlive_the_interpreter(device: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", DAEMONS.format(device=device)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+LEFT = """
+import sys
+import numpy as np
+import nbxtensor as nbx
+
+class Cycle:
+    def __del__(self):
+        self.held = None
+        nbx.zeros(10)
+
+cycle = Cycle()
+cycle.me, cycle.held = cycle, nbx.zeros(1000, device="sim:0")
+tensor = nbx.zeros(4)
+with nbx.memory.tag("left"):
+    sys.left = [
+        nbx.zeros(3), nbx.from_dlpack(np.ones(4)), memoryview(tensor), np.from_dlpack(tensor),
+        tensor.__dlpack__(), nbx.from_numpy(np.ones(3)), nbx.random.Generator(1),
+    ]
+print("end")
+"""
+
+
+def test_what_is_left_at_the_end_is_dropped_in_peace() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", LEFT], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:0"])
+def test_eight_threads_do_everything_at_once(device: str, rng: np.random.Generator) -> None:
+    seeds = [int(seed) for seed in rng.integers(0, 2**32, 8)]
+    wrong: list[object] = []
+    gc.collect()
+    nbx.synchronize(device)
+    before = memory.stats(device)
+
+    def work(index: int) -> None:
+        own = np.random.default_rng(seeds[index])
+        try:
+            for step in range(12):
+                tag = f"thread{index}/{own.integers(3)}"
+                with memory.tag(tag):
+                    a = own.standard_normal(tuple(own.integers(1, 90, 2))).astype(np.float32)
+                    x = nbx.asarray(a, device=device)
+                    got = (x[::2, ::-1] * 2 + x[::2, ::-1]).sum(1).cpu().numpy()
+                    wide = a[::2, ::-1].astype(np.float64) * 3
+                    np.testing.assert_allclose(got, wide.sum(1), rtol=1e-3, atol=1e-3)
+                    product = (x @ x.permute(1, 0)).cpu().numpy()
+                    np.testing.assert_allclose(product, a @ a.T, rtol=1e-3, atol=1e-3)
+                    assert x.storage().account.endswith(tag)
+                with (
+                    memory.tag(f"full{index}"),
+                    memory.budget(0, device, f"full{index}"),
+                    pytest.raises(nbx.OutOfMemoryError),
+                ):
+                    nbx.empty((1,), device=device)
+                nbx.set_num_threads(1 + step % 3)
+                memory.report(device)
+                memory.trim(device)
+        except BaseException as error:
+            wrong.append(error)
+
+    running = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert wrong == []
+    gc.collect()
+    nbx.synchronize(device)
+    after = memory.stats(device)
+    assert (after.allocated, after.objects) == (before.allocated, before.objects)
