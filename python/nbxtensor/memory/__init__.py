@@ -7,6 +7,7 @@ path of the tag that was set when the memory was taken.
 from __future__ import annotations
 
 import contextlib
+import threading
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -58,14 +59,16 @@ class tag(contextlib.ContextDecorator):  # noqa: N801
         if not isinstance(path, str):
             raise TypeError(f"tag: got {path!r}; give a path as text, such as 'weights/layer.3'")
         self._path = path
-        self._former: list[str] = []
+        # By thread: one object may be entered on several at once.
+        self._former: dict[int, list[str]] = {}
 
     def _recreate_cm(self) -> tag:
         # A decorated function may run on several threads at once.
         return tag(self._path)
 
     def __enter__(self) -> tag:
-        self._former.append(_core.memory_set_tag(self._path))
+        former = _core.memory_set_tag(self._path)
+        self._former.setdefault(threading.get_ident(), []).append(former)
         return self
 
     def __exit__(
@@ -74,7 +77,11 @@ class tag(contextlib.ContextDecorator):  # noqa: N801
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _core.memory_set_tag(self._former.pop())
+        thread = threading.get_ident()
+        former = self._former[thread].pop()
+        if not self._former[thread]:
+            del self._former[thread]
+        _core.memory_set_tag(former)
 
 
 class budget:  # noqa: N801

@@ -225,7 +225,8 @@ def sample(
         int64 of shape (...).
     """
     temperature, top_p = float(temperature), float(top_p)
-    count = 0 if top_k is None else int(top_k)
+    # More than there are ids keeps all of them; numbers of any size are such a count.
+    count = 0 if top_k is None else min(int(top_k), 2**31)
     if not math.isfinite(temperature):
         raise ValueError(f"sample: got temperature {temperature}; expected a finite number")
     if count < 0:

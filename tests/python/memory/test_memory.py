@@ -67,6 +67,29 @@ def test_tag_is_a_decorator_and_of_one_thread() -> None:
     assert accounts[-1].endswith("/device")
 
 
+def test_one_tag_entered_on_two_threads_at_once() -> None:
+    shared = memory.tag("shared")
+    inside, leave = threading.Event(), threading.Event()
+    after: list[str] = []
+
+    def other() -> None:
+        with memory.tag("theirs"):
+            with shared:
+                inside.set()
+                leave.wait()
+            after.append(take(1).account)
+
+    thread = threading.Thread(target=other)
+    with memory.tag("mine"):
+        with shared:
+            thread.start()
+            inside.wait()
+        assert take(1).account.endswith("/device/mine")
+        leave.set()
+        thread.join()
+    assert after[0].endswith("/device/theirs")
+
+
 @pytest.mark.parametrize("path", ["/", "a/", "/a", "a//b"])
 def test_bad_tags_are_refused(path: str) -> None:
     with pytest.raises(ValueError, match="empty part"), memory.tag(path):

@@ -113,6 +113,12 @@ def test_shapes() -> None:
     assert random.sample(turned, 0).tolist() == [1, 0]
 
 
+def test_a_count_above_the_vocabulary_keeps_all() -> None:
+    logits = nbx.asarray([0.0, 50.0, 1.0])
+    for count in (3, 4, 2**31, 2**63, 10**30):
+        assert int(random.sample(logits, top_k=count)) == 1
+
+
 @pytest.mark.parametrize(
     ("keywords", "expected"),
     [
