@@ -104,13 +104,6 @@ DTypeLike = DType | str | type[Any] | np.dtype[Any]
 DeviceLike = _core.Device | str
 
 
-def _extents(shape: tuple[Any, ...]) -> Any:
-    """Return the shape of ``f(2, 3)`` and of ``f((2, 3))``."""
-    if len(shape) == 1 and not isinstance(shape[0], int):
-        return shape[0]
-    return shape
-
-
 def empty(
     *shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike | None = None
 ) -> Tensor:
@@ -125,9 +118,10 @@ def empty(
     device : Device or str, optional
         The default device by default.
     """
-    wanted = default_dtype("float") if dtype is None else as_dtype(dtype)
-    tensor: Tensor = _core.empty(_extents(shape), wanted, device)
-    return tensor
+    # Every call counts here: the core checks the shape, and knows the default dtype.
+    wanted = dtype if dtype is None or type(dtype) is DType else as_dtype(dtype)
+    extents: Any = shape[0] if len(shape) == 1 else shape
+    return _core.empty(extents, wanted, device)  # type: ignore[arg-type]
 
 
 def zeros(

@@ -112,3 +112,18 @@ def test_view_functions() -> None:
         nbx.squeeze(x, axis=1)
     with pytest.raises(ValueError, match="cannot be broadcast"):
         nbx.broadcast_shapes((3,), (4,))
+
+
+def test_empty_takes_a_shape_in_every_form() -> None:
+    for shape in (
+        (2, 3),
+        ((2, 3),),
+        ([2, 3],),
+        (np.int64(2), 3),
+        (nbx.asarray([[0, 0, 0]] * 2).shape,),
+    ):
+        assert nbx.empty(*shape).shape == (2, 3)
+    assert nbx.empty().shape == nbx.empty(()).shape == ()
+    assert nbx.empty(4).shape == (4,)
+    assert nbx.empty(2).dtype is nbx.dtype.default_dtype("float")
+    assert nbx.empty(2, dtype="half").dtype is nbx.empty(2, dtype=np.float16).dtype is nbx.float16
