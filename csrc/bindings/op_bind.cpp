@@ -237,8 +237,7 @@ BindResult add_operand(const Signature& signature, std::size_t index, BoundCall&
   Scalar scalar;
   if (!scalar_from_number(value, &scalar)) {
     PyErr_Clear();
-    PyErr_Format(PyExc_OverflowError,
-                 "%s: argument '%U' is %R, which does not fit in 64 bits; pass a float",
+    PyErr_Format(PyExc_OverflowError, "%s: argument '%U' is %R, which does not fit in 64 bits",
                  signature.name.c_str(), parameter.name, value);
     return BindResult::kFailed;
   }

@@ -225,6 +225,10 @@ def _plan_clamp(builder: Builder, x: Window, low: Value, high: Value) -> Window:
 def _plan_addcmul(builder: Builder, x: Window, y: Window, z: Window, value: Number) -> Window:
     common = builder.promote(x, y, z)
     builder.check_kind(common, "iufc")
+    if common.kind in "iu" and value.kind not in (bool, int):
+        raise builder.type_error(
+            f"value must be an integer for {common}, got a {value.kind.__name__}"
+        )
     shape = builder.broadcast(x.shape, y.shape, z.shape)
     out = builder.result(shape, common)
     windows = [v.broadcast_to(shape) for v in (x, y, z)]

@@ -125,6 +125,9 @@ def _plan_addmm(
     if beta == 1 and alpha == 1:
         product(builder, out, left, right, own)
         return out
+    for name, factor in (("alpha", alpha), ("beta", beta)):
+        if dtype.kind in "iu" and not isinstance(factor, int):
+            raise builder.type_error(f"{name} must be an integer for {dtype}, got {factor!r}")
     compute = resolve("arithmetic", dtype).compute
     product(builder, out, left, right)
     builder.step("elementwise:mul", [out], [out, None], [compute, alpha])

@@ -165,6 +165,8 @@ class Builder:
             elif value is None and parameter.kind is not Kind.SCALAR:
                 bound.append(None)
             else:
+                if value is None and parameter.default is not None:
+                    raise self.type_error(f"{parameter.name} must be a number, got None")
                 bound.append(Number(numbers, _kind_of(value), parameter.name))
                 numbers += 1
         return bound

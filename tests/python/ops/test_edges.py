@@ -11,6 +11,7 @@ import pytest
 
 DEVICES = ["cpu", "sim:0"]
 HUGE = 2**40
+NOTHING: Any = None
 
 
 @pytest.fixture(params=DEVICES)
@@ -199,6 +200,32 @@ def test_counts_past_64_bits_are_refused() -> None:
 def test_packed_elements_are_not_taken_apart(call: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError, match=r"int4.*int8"):
         call(on([1, 2, 3]).to("int4"))
+
+
+# Numbers that an op needs.
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (
+            lambda: nbx.kv_append(nbx.zeros((1, 1, 4, 2)), nbx.ones((1, 1, 2, 2)), NOTHING),
+            "kv_append: position must be a number, got None",
+        ),
+        (lambda: nbx.rms_norm(nbx.ones((2, 3)), eps=NOTHING), "rms_norm: eps must be a number"),
+        (
+            lambda: nbx.addmm(on([[1]]), on([[2]]), on([[3]]), alpha=0.5),
+            "addmm: alpha must be an integer for int64, got 0.5",
+        ),
+        (
+            lambda: nbx.addcmul(on([1]), on([2]), on([3]), value=0.5),
+            "addcmul: value must be an integer for int64, got a float",
+        ),
+    ],
+)
+def test_numbers_of_a_wrong_type_are_refused(call: Callable[[], Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        call()
 
 
 # Errors of kernels name the op, wherever it runs.
