@@ -6,7 +6,7 @@
 VENV := $(CURDIR)/.venv
 PY := $(VENV)/bin/python
 STAMPS := $(VENV)/.stamps
-NBX_WERROR ?= OFF
+WERROR ?= OFF
 export CLANGXX ?= clang++
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 
@@ -34,7 +34,7 @@ test: ctest pytest
 
 ctest: $(STAMPS)/build
 	tools/bootstrap --tests
-	cmake --preset dev -DNBX_WERROR=$(NBX_WERROR)
+	cmake --preset dev -DNBX_WERROR=$(WERROR)
 	cmake --build --preset dev
 	ctest --preset dev -j$(JOBS)
 
@@ -43,7 +43,7 @@ pytest: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/examples
 
 asan tsan clang: $(STAMPS)/build
 	tools/bootstrap --tests
-	cmake --preset $@ -DNBX_WERROR=$(NBX_WERROR)
+	cmake --preset $@ -DNBX_WERROR=$(WERROR)
 	cmake --build --preset $@
 	ctest --preset $@ -j$(JOBS)
 
@@ -53,7 +53,7 @@ lint: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/lint
 	clang-format --dry-run -Werror $(CXX_FILES)
 	mypy
 	mypy tests/typing/public_api.py
-	cmake --preset dev -DNBX_WERROR=$(NBX_WERROR) >/dev/null
+	cmake --preset dev -DNBX_WERROR=$(WERROR) >/dev/null
 	clang-tidy -p build/dev --quiet $(TIDY_FILES)
 
 # Writes the generated files that are committed; the tests refuse stale ones.
@@ -112,5 +112,5 @@ $(STAMPS)/examples: $(STAMPS)/build
 # Without dependencies: they are there already, but for triton, which the CPU device never imports.
 $(STAMPS)/installed: $(STAMPS)/build $(BUILD_FILES)
 	$(PY) -m pip install -q --no-build-isolation --no-deps -e . \
-	  --config-settings=cmake.define.NBX_WERROR=$(NBX_WERROR)
+	  --config-settings=cmake.define.NBX_WERROR=$(WERROR)
 	touch $@
