@@ -227,6 +227,11 @@ TensorMeta borrowed(ManagedTensor* managed, bool writable) {
   meta.dtype = dtype_from(tensor.dtype);
   meta.layout.resize(tensor.rank);
   for (std::int32_t i = 0; i < tensor.rank; ++i) {
+    if (tensor.shape[i] < 0) {
+      throw Error(ErrorKind::kBuffer, "from_dlpack: the producer's shape " +
+                                          shape_text(tensor.shape, tensor.rank) +
+                                          " has a negative extent");
+    }
     meta.layout.shape()[i] = tensor.shape[i];
     if (tensor.strides != nullptr) meta.layout.strides()[i] = tensor.strides[i];
   }
@@ -236,7 +241,16 @@ TensorMeta borrowed(ManagedTensor* managed, bool writable) {
   const auto [low, high] = reach_of(meta.layout);
   const std::int64_t size = itemsize_of(meta.dtype);
   const bool empty = meta.layout.element_count() == 0;
-  const std::uint64_t bytes = empty ? 0 : static_cast<std::uint64_t>((high - low + 1) * size);
+  std::int64_t span = 0;
+  if (__builtin_sub_overflow(high, low, &span) || __builtin_add_overflow(span, 1, &span) ||
+      __builtin_mul_overflow(span, size, &span) || (!empty && tensor.data == nullptr)) {
+    throw Error(ErrorKind::kBuffer,
+                "from_dlpack: the producer's shape " +
+                    shape_text(meta.layout.shape(), meta.layout.rank()) + " and strides " +
+                    shape_text(meta.layout.strides(), meta.layout.rank()) +
+                    (tensor.data == nullptr ? " come without memory" : " pass 2^63 - 1 bytes"));
+  }
+  const std::uint64_t bytes = empty ? 0 : static_cast<std::uint64_t>(span);
   // A tensor of this library that comes back is counted where it was made.
   const bool is_ours = managed->deleter == &delete_exported<ManagedTensor>;
   meta.storage = Storage::borrow(

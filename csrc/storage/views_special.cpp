@@ -62,9 +62,10 @@ TensorMeta as_strided_view(const TensorMeta& base, const Extents& shape, const E
   if (start < 0 || start > bytes || (!empty && (overflow || first < 0 || last > bytes))) {
     refuse(ErrorKind::kValue, "as_strided: shape " + shape_text(shape.values, shape.count) +
                                   ", strides " + shape_text(strides.values, strides.count) +
-                                  " and byte offset " + text(start) + " reach bytes " +
-                                  text(first) + " to " + text(last) + " of a storage of " +
-                                  text(bytes) + " bytes");
+                                  " and byte offset " + text(start) + " reach " +
+                                  (overflow ? std::string("past 2^63 - 1 bytes")
+                                            : "bytes " + text(first) + " to " + text(last)) +
+                                  " of a storage of " + text(bytes) + " bytes");
   }
   return with_dtype(base, base.dtype, std::move(layout), byte_origin);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array as arrays
+import ctypes
 import gc
 import mmap
 import sys
@@ -199,6 +200,67 @@ def test_dlpack_streams(device: str) -> None:
     for wrong in ("1", 1.5, object()):
         with pytest.raises(TypeError, match="stream"):
             tensor.__dlpack__(stream=wrong)
+
+
+class Lying(ctypes.Structure):
+    """DLPack's managed tensor of before 1.0, filled in by hand."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shape": (2**62,), "strides": (1,)}, "pass 2\\^63 - 1 bytes"),
+        ({"shape": (2, 2), "strides": (2**62, -(2**62))}, "pass 2\\^63 - 1 bytes"),
+        ({"shape": (2**40, 2**40)}, "2\\^63 - 1"),
+        ({"shape": (-1,)}, "negative extent"),
+        ({"ndim": -1}, "64 axes"),
+        ({"ndim": 65}, "64 axes"),
+        ({"data": None}, "without memory"),
+        ({"lanes": 4}, "4 lanes"),
+        ({"bits": 24}, "24 bits"),
+        ({"device_type": 99}, "device type 99"),
+        ({"device_type": 2}, "cuda"),
+        ({"device_id": 7, "device_type": 12}, "sim:7"),
+    ],
+)
+def test_producers_that_lie(change: dict[str, Any], message: str) -> None:
+    data = np.zeros(4, np.float32)
+    shape = change.get("shape", (4,))
+    strides = change.get("strides")
+    fields = {"data": data.ctypes.data, "device_type": 1, "ndim": len(shape), "code": 2, "bits": 32}
+    fields |= {"lanes": 1} | {k: v for k, v in change.items() if k not in ("shape", "strides")}
+    given = Lying(**fields)
+    given.shape = (ctypes.c_int64 * 65)(*shape, *[1] * (65 - len(shape)))
+    if strides is not None:
+        given.strides = (ctypes.c_int64 * len(strides))(*strides)
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = (
+        ctypes.py_object,
+        (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
+    )
+    gc.collect()
+    before = memory.stats("cpu")
+    capsule = new(ctypes.addressof(given), b"dltensor", None)
+    with pytest.raises((BufferError, ValueError, OverflowError, nbx.Error), match=message):
+        nbx.from_dlpack(capsule)
+    after = memory.stats("cpu")
+    assert (after.allocated, after.objects) == (before.allocated, before.objects)
+    assert '"dltensor"' in repr(capsule)
 
 
 def test_exporters_outlive_their_objects() -> None:

@@ -85,6 +85,8 @@ def test_windows_by_stride_are_checked() -> None:
     ):
         with pytest.raises((ValueError, OverflowError), match=r"as_strided|strides"):
             tensor.as_strided(shape, strides, offset)
+    with pytest.raises(ValueError, match=r"reach past 2\^63 - 1 bytes of a storage of"):
+        tensor.as_strided((2**62 + 1,), (1,))
     assert tensor.as_strided((0, 5), (1, 1), 12).shape == (0, 5)
 
 
