@@ -38,6 +38,7 @@ void set_pressure(std::int32_t ordinal, std::uint64_t bytes);
 void set_memory(std::int32_t ordinal, std::uint64_t bytes);
 /// Throws Error(kValue) while the device holds memory.
 void set_backing(std::int32_t ordinal, Backing backing);
+[[nodiscard]] Backing backing(std::int32_t ordinal);
 
 /// The virtual clock that all simulated devices share.
 [[nodiscard]] double seconds();

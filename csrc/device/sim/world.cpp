@@ -138,6 +138,11 @@ void set_backing(std::int32_t ordinal, Backing backing) {
   device.backing = backing;
 }
 
+Backing backing(std::int32_t ordinal) {
+  const Lock lock(world().mutex);
+  return checked_device(ordinal).backing;
+}
+
 double seconds() {
   const Lock lock(world().mutex);
   return world().now;
