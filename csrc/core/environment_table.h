@@ -8,6 +8,8 @@
   X(NBX_NUM_THREADS, integer, "0", "Threads of the CPU device, the calling one included; 0 takes the cores that affinity and cgroup allow.")                     \
   X(NBX_LOG, text, "warning", "Least level that is logged: debug, info, warning, error or off.")                                                                 \
   X(NBX_MEMORY_BUDGET, bytes, "", "Budget of every device's root account, such as \"2 GiB\" or \"80%\"; empty sets none beyond the device's own.")               \
+  X(NBX_MEMORY_EVENTS, integer, "16384", "Events of the allocator that the recorder keeps for each thread, 32 bytes each; 0 turns it off.")                      \
+  X(NBX_MEMORY_ORIGINS, integer, "0", "Python frames that the recorder keeps of every allocation and free, innermost first; 0 keeps none.")                      \
   X(NBX_SIM_DEVICES, integer, "2", "Number of simulated devices.")                                                                                               \
   X(NBX_SIM_MEMORY, bytes, "8 GiB", "Memory of each simulated device.")                                                                                          \
   X(NBX_SIM_BACKING, text, "real", "\"real\" maps host pages under simulated memory; \"none\" hands out addresses and keeps only the books.")

@@ -17,6 +17,12 @@ VARIABLES: tuple[tuple[str, str, str, str], ...] = (
     ("NBX_MEMORY_BUDGET", "bytes", "",
      "Budget of every device's root account, such as \"2 GiB\" or \"80%\"; empty sets none"
      " beyond the device's own."),
+    ("NBX_MEMORY_EVENTS", "integer", "16384",
+     "Events of the allocator that the recorder keeps for each thread, 32 bytes each; "
+     "0 turns it off."),
+    ("NBX_MEMORY_ORIGINS", "integer", "0",
+     "Python frames that the recorder keeps of every allocation and free, innermost "
+     "first; 0 keeps none."),
     ("NBX_SIM_DEVICES", "integer", "2",
      "Number of simulated devices."),
     ("NBX_SIM_MEMORY", "bytes", "8 GiB",
