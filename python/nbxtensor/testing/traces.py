@@ -22,15 +22,14 @@ Column = np.ndarray[Any, np.dtype[Any]]
 class Events(NamedTuple):
     """A trace in columns; `bytes` and `streams` of a free repeat those of its allocation."""
 
-    allocates: Column  # int8: 1 allocates, 0 frees
+    ops: Column  # int8: 1 allocates, -1 frees
     ids: Column  # int64
     bytes: Column  # int64
     streams: Column  # int64
 
     def peak(self) -> int:
         """Return the most bytes that are live at one time."""
-        signed = np.where(self.allocates == 1, self.bytes, -self.bytes)
-        return int(np.cumsum(signed).max(initial=0))
+        return int(np.cumsum(self.ops * self.bytes).max(initial=0))
 
 
 class Writer:
@@ -51,7 +50,7 @@ class Writer:
     def free(self, name: int) -> None:
         """Free what `allocate` returned."""
         size, stream = self._live.pop(name)
-        self._rows.append((0, name, size, stream))
+        self._rows.append((-1, name, size, stream))
 
     def free_all(self, names: list[int]) -> None:
         """Free several, in order, and empty the list."""
@@ -201,7 +200,7 @@ GENERATORS: dict[str, Callable[[int], Events]] = {
 def write_tsv(events: Events, path: Path) -> None:
     """Write the events as a trace file of tab-separated rows; compressed if named so."""
     lines = ["# op\tid\tbytes\tstream"]
-    for allocates, name, size, stream in zip(*(c.tolist() for c in events), strict=True):
-        lines.append(f"{'+' if allocates else '-'}\t{name}\t{size}\t{stream}")
+    for op, name, size, stream in zip(*(c.tolist() for c in events), strict=True):
+        lines.append(f"{'+' if op > 0 else '-'}\t{name}\t{size}\t{stream}")
     data = ("\n".join(lines) + "\n").encode()
     path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
