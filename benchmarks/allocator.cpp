@@ -49,13 +49,13 @@ double random_sizes(DeviceMemory& memory, std::size_t live, std::uint64_t larges
   const double result = median_ns(kOperations / kRun, kRun, [&] {
     for (int i = 0; i < kRun; ++i, ++at) {
       auto& slot = held[picks[at]];
-      memory.heap.free(slot.first, slot.second, memory.tensors, StreamHandle{0}, Ticket{0});
+      memory.heap.free(slot.first, slot.second, memory.tensors, kNoStream, Ticket{0});
       slot.second = sizes[at];
       slot.first = memory.heap.allocate(slot.second, 64, stream, memory.tensors);
     }
   });
   for (auto& [block, bytes] : held) {
-    memory.heap.free(block, bytes, memory.tensors, StreamHandle{0}, Ticket{0});
+    memory.heap.free(block, bytes, memory.tensors, kNoStream, Ticket{0});
   }
   return result;
 }
@@ -82,7 +82,7 @@ int main() {
   print("heap_hot_ns", median_ns(501, kOperations, [&] {
           for (int i = 0; i < kOperations; ++i) {
             const Block block = memory.heap.allocate(4096, 64, stream, memory.tensors);
-            memory.heap.free(block, 4096, memory.tensors, StreamHandle{0}, Ticket{0});
+            memory.heap.free(block, 4096, memory.tensors, kNoStream, Ticket{0});
           }
         }));
   print("storage_hot_ns", median_ns(501, kOperations, [&] {

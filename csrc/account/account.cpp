@@ -4,7 +4,10 @@
 
 namespace nbx {
 Account::Account(std::string name, Account* parent)
-    : name_(std::move(name)), parent_(parent), root_(parent == nullptr ? this : parent->root_) {}
+    : name_(std::move(name)),
+      parent_(parent),
+      root_(parent == nullptr ? this : parent->root_),
+      id_(parent == nullptr ? 1 : ++root_->ids_) {}
 
 std::string Account::path() const {
   return parent_ == nullptr ? name_ : parent_->path() + "/" + name_;

@@ -34,6 +34,8 @@ class Account {
 
   [[nodiscard]] Account* parent() const noexcept { return parent_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  /// Its number in the tree, from 1 for the root on.
+  [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
   [[nodiscard]] std::string path() const;
   /// The child of this name, created on first use; names hold no '/' and are not empty.
   [[nodiscard]] Account& child(const std::string& name);
@@ -111,8 +113,10 @@ class Account {
   std::string name_;
   Account* parent_;
   Account* root_;
-  ShortLock lock_;        // the root's guards the figures of the whole tree
-  std::mutex structure_;  // the root's guards the lists of children
+  std::uint32_t id_;
+  std::uint32_t ids_ = 1;  // the root's: given out so far
+  ShortLock lock_;         // the root's guards the figures of the whole tree
+  std::mutex structure_;   // the root's guards the lists of children
   std::vector<std::unique_ptr<Account>> children_;
   // Written under the lock only; atomic so that single figures can be read without it.
   Counter requested_{0}, granted_{0}, peak_requested_{0}, peak_granted_{0};

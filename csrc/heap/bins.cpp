@@ -1,23 +1,9 @@
 #include "heap/bins.h"
 
 #include <algorithm>
+#include <climits>
 
 namespace nbx {
-namespace {
-
-/// Keeps the smaller block, at equal size the one at the lower address.
-void prefer(const RecordTable& records, std::uint32_t id, std::uint32_t* best) noexcept {
-  if (*best == kNoBlock) {
-    *best = id;
-    return;
-  }
-  const BlockRecord& a = records[id];
-  const BlockRecord& b = records[*best];
-  if (a.bytes < b.bytes || (a.bytes == b.bytes && a.address < b.address)) *best = id;
-}
-
-}  // namespace
-
 void Bins::insert(RecordTable& records, std::uint32_t id) noexcept {
   BlockRecord& record = records[id];
   const Bin bin = bin_of(record.bytes);
@@ -68,31 +54,20 @@ bool Bins::next_filled(Bin* bin) const noexcept {
 std::uint32_t Bins::find(const RecordTable& records, std::uint64_t bytes) const noexcept {
   std::uint32_t best = kNoBlock;
   Bin bin = bin_of(bytes);
+  const int most = bytes >= kLarge ? INT_MAX : kCandidates;
   int seen = 0;
-  for (std::uint32_t id = head(bin); id != kNoBlock && seen < kCandidates; ++seen) {
+  for (std::uint32_t id = head(bin); id != kNoBlock && seen < most; ++seen) {
     if (records[id].bytes >= bytes) prefer(records, id, &best);
     id = records[id].bin_next;
   }
+  visited_ += static_cast<std::uint64_t>(seen);
   if (best != kNoBlock || !next_filled(&bin)) return best;
   seen = 0;
-  for (std::uint32_t id = head(bin); id != kNoBlock && seen < kCandidates; ++seen) {
+  for (std::uint32_t id = head(bin); id != kNoBlock && seen < most; ++seen) {
     prefer(records, id, &best);
     id = records[id].bin_next;
   }
-  return best;
-}
-
-std::uint32_t Bins::find_any(const RecordTable& records, std::uint64_t bytes,
-                             std::uint64_t alignment) const noexcept {
-  std::uint32_t best = kNoBlock;
-  Bin bin = bin_of(bytes);
-  do {
-    for (std::uint32_t id = head(bin); id != kNoBlock; id = records[id].bin_next) {
-      const BlockRecord& record = records[id];
-      const std::uint64_t skip = (alignment - record.address % alignment) % alignment;
-      if (record.bytes >= skip && record.bytes - skip >= bytes) prefer(records, id, &best);
-    }
-  } while (best == kNoBlock && next_filled(&bin));
+  visited_ += static_cast<std::uint64_t>(seen);
   return best;
 }
 

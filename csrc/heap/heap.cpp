@@ -1,5 +1,6 @@
 #include "heap/heap.h"
 
+#include <algorithm>
 #include <mutex>
 #include <new>
 
@@ -26,14 +27,16 @@ void check_alignment(std::uint64_t alignment) {
 
 }  // namespace
 
-Heap::State::State(Device& opened, ShortLock* shared)
+Heap::State::State(Device& opened, ShortLock* shared, bool virtual_memory)
     : device(opened),
       primitives(opened.primitives()),
       host(opened.properties().integrated_work),
       space(host ? kHostGranuleBits : kDeviceGranuleBits),
+      pages(virtual_memory && Pages::supported(opened) ? std::make_unique<Pages>(opened) : nullptr),
       lock(shared != nullptr ? *shared : own_lock) {}
 
-Heap::Heap(Device& device, ShortLock* lock) : state_(std::make_unique<State>(device, lock)) {}
+Heap::Heap(Device& device, ShortLock* lock, bool virtual_memory)
+    : state_(std::make_unique<State>(device, lock, virtual_memory)) {}
 
 Heap::~Heap() {
   // Blocks that are still live keep their segments: somebody may still read them.
@@ -45,19 +48,18 @@ Heap::~Heap() {
   }
 }
 
-Block Heap::allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& stream,
-                     Account& account) {
+Block Heap::allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& stream, Account& account,
+                     Lifetime lifetime) {
   State& s = *state_;
   check_alignment(alignment);
   if (bytes > kMaximumBytes) {
-    throw refusal(s.figures(HeapRequest{bytes, bytes, alignment, stream.handle(), account}));
+    throw refusal(s.figures(HeapRequest{bytes, bytes, alignment, stream.id(), account}));
   }
   const std::uint64_t granule = s.space.granule();
-  const HeapRequest request{bytes, (bytes + granule - 1) & ~(granule - 1), alignment,
-                            stream.handle(), account};
-  Account* refused = nullptr;
+  const HeapRequest request{
+      bytes, (bytes + granule - 1) & ~(granule - 1), alignment, stream.id(), account, lifetime};
   const bool shared = &account.tree_lock() == &s.lock;
-  if (!shared) refused = account.reserve(bytes, request.granted);
+  Account* refused = shared ? nullptr : account.reserve(bytes, request.granted);
   if (refused == nullptr) {
     const std::lock_guard<ShortLock> guard(s.lock);
     if (shared) refused = account.reserve_locked(bytes, request.granted);
@@ -66,15 +68,24 @@ Block Heap::allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& strea
       const std::uint32_t id =
           s.space.take(s.home_of(request.granted), request.stream, request.granted, alignment);
       if (id != kNoBlock) [[likely]] {
-        s.count_live(request.granted);
+        s.hand_out(id, request);
         return s.block_of(id);
       }
     }
   }
-  if (refused != nullptr) throw s.over_budget(request, *refused);
+  const BlockingScope scope;
+  const std::lock_guard<std::recursive_mutex> growing(s.growth);
+  if (refused != nullptr) {
+    const auto admitted = [&] {
+      refused = account.reserve(bytes, request.granted);
+      return refused == nullptr;
+    };
+    if (!admitted() && !s.reclaim(request.granted, admitted)) {
+      throw s.over_budget(request, *refused);
+    }
+    if (bytes == 0) return Block{};
+  }
   try {
-    const BlockingScope scope;
-    const std::lock_guard<std::recursive_mutex> growing(s.growth);
     const std::uint32_t id = s.serve(request);
     if (id == kNoBlock) throw refusal(s.figures(request));
     const std::lock_guard<ShortLock> guard(s.lock);
@@ -85,7 +96,24 @@ Block Heap::allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& strea
   }
 }
 
-void Heap::free(const Block& block, std::uint64_t requested, Account& account, StreamHandle stream,
+void Heap::allocate_many(const BlockRequest* requests, std::size_t count, Stream& stream,
+                         Account& account, Block* blocks) {
+  std::size_t made = 0;
+  try {
+    for (; made < count; ++made) {
+      const BlockRequest& request = requests[made];
+      blocks[made] = allocate(request.bytes, request.alignment, stream, account, request.lifetime);
+    }
+  } catch (...) {
+    while (made-- > 0) {
+      free(blocks[made], requests[made].bytes, account, stream.id(), 0);
+      blocks[made] = Block{};
+    }
+    throw;
+  }
+}
+
+void Heap::free(const Block& block, std::uint64_t requested, Account& account, StreamId stream,
                 Ticket ticket) noexcept {
   const BlockUse use{stream, ticket};
   free_after(block, requested, account, &use, 1);
@@ -111,7 +139,7 @@ void Heap::free_after(const Block& block, std::uint64_t requested, Account& acco
       if (shared) account.release_locked(requested, granted);
       if (unused != kNoBlock && s.surplus(unused)) {
         const Segment segment = s.space.remove_segment(unused);
-        s.mapped -= segment.driver_bytes;
+        s.segment_bytes -= segment.driver_bytes;
         surplus = segment.driver_address;
       }
     }
@@ -142,8 +170,65 @@ void Heap::require_live(const Block& block) const {
 }
 
 Error Heap::over_budget(std::uint64_t bytes, Account& refused) const {
-  return state_->over_budget(HeapRequest{bytes, bytes, 1, 0, refused}, refused);
+  return state_->over_budget(HeapRequest{bytes, bytes, 1, kNoStream, refused}, refused);
 }
+
+// ---- captures, reclaimers, options ---------------------------------------------------------
+
+std::uint32_t Heap::begin_capture(Stream& stream) {
+  const std::lock_guard<ShortLock> guard(state_->lock);
+  const auto capture = static_cast<std::uint32_t>(state_->next_number++);
+  state_->space.begin_capture(capture, stream.id());
+  return capture;
+}
+
+void Heap::end_capture(std::uint32_t capture) noexcept {
+  const std::lock_guard<ShortLock> guard(state_->lock);
+  state_->space.end_capture(capture);
+}
+
+void Heap::release_capture(std::uint32_t capture, const BlockUse& use) {
+  const std::lock_guard<ShortLock> guard(state_->lock);
+  state_->space.release_capture(capture, use);
+}
+
+std::uint64_t Heap::add_reclaimer(double cost, Reclaimer reclaimer) {
+  const auto call = std::make_shared<Reclaimer>(std::move(reclaimer));
+  const std::lock_guard<ShortLock> guard(state_->lock);
+  auto& known = state_->reclaimers;
+  const auto after = std::find_if(known.begin(), known.end(),
+                                  [&](const auto& other) { return other.cost > cost; });
+  const std::uint64_t number = state_->next_number++;
+  known.insert(after, State::KnownReclaimer{cost, number, call});
+  return number;
+}
+
+void Heap::remove_reclaimer(std::uint64_t number) {
+  std::shared_ptr<Reclaimer> dropped;  // after the lock: it may own anything
+  const std::lock_guard<ShortLock> guard(state_->lock);
+  auto& known = state_->reclaimers;
+  const auto found = std::find_if(known.begin(), known.end(),
+                                  [&](const auto& other) { return other.number == number; });
+  if (found == known.end()) return;
+  dropped = found->call;
+  known.erase(found);
+}
+
+void Heap::set_options(const HeapOptions& options) {
+  if (!(options.slack >= 0.0 && options.slack <= 1.0)) {
+    throw Error(ErrorKind::kValue, "slack: got " + std::to_string(options.slack) +
+                                       "; give a share of the peak, from 0 to 1");
+  }
+  const std::lock_guard<std::recursive_mutex> growing(state_->growth);
+  state_->options = options;
+}
+
+HeapOptions Heap::options() const {
+  const std::lock_guard<std::recursive_mutex> growing(state_->growth);
+  return state_->options;
+}
+
+// ---- forks, figures ------------------------------------------------------------------------
 
 void Heap::before_fork() noexcept {
   state_->growth.lock();
@@ -170,25 +255,31 @@ std::uint64_t Heap::trim(std::uint64_t keep) {
 HeapStatistics Heap::statistics() const {
   State& s = *state_;
   const std::lock_guard<ShortLock> guard(s.lock);
-  s.space.flush();
   HeapStatistics result{};
   result.live = s.live;
-  result.pending = s.space.pending_bytes();
-  result.mapped = s.mapped;
-  result.parked = s.mapped - s.live - result.pending;
+  result.pending = s.space.pending_bytes() + s.space.frozen_bytes();
+  result.mapped = s.held();
+  result.parked = s.parked();
+  result.banked = s.pages ? s.pages->banked_bytes() : 0;
   result.peak_live = s.peak_live;
   result.peak_mapped = s.peak_mapped;
   result.live_blocks = s.live_blocks;
   result.free_blocks = s.space.free_blocks();
   result.largest_hole = s.space.largest_hole();
   result.driver_calls = s.driver_calls.load(std::memory_order_relaxed);
+  if (s.pages) result.driver_calls += s.pages->driver_calls();
+  result.created_bytes = s.created;
+  result.stolen_bytes = s.stolen;
+  result.remaps = s.remaps;
+  result.inserted_waits = s.waits;
+  result.visited = s.space.visited();
   return result;
 }
 
 void Heap::reset_peak() noexcept {
   const std::lock_guard<ShortLock> guard(state_->lock);
   state_->peak_live = state_->live;
-  state_->peak_mapped = state_->mapped;
+  state_->peak_mapped = state_->held();
 }
 
 bool Heap::find(DeviceAddress address, Block* block) const noexcept {

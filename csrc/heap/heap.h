@@ -1,14 +1,16 @@
-// The heap of one device: blocks cut out of segments, split and coalesced, best fit.
+// The heap of one device: blocks cut out of ranges or segments, split and coalesced, best fit.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "account/account.h"
 #include "core/error.h"
 #include "device/device.h"
-#include "heap/space.h"
+#include "pages/pages.h"
 #include "stream/stream.h"
 
 namespace nbx {
@@ -22,24 +24,49 @@ struct Block {
   std::uint32_t generation = 0;
 };
 
+struct BlockRequest {
+  std::uint64_t bytes = 0;
+  std::uint64_t alignment = 1;
+  Lifetime lifetime = Lifetime::kTransient;
+};
+
+struct HeapOptions {
+  /// Share of the peak of live bytes that may be held beyond it before free pages are moved to
+  /// where they are wanted: bytes against remaps.
+  double slack = 0.0;
+  // When a block that one stream freed may serve another, before its work is known to be over.
+  bool reuse_ordered = true;  // the other waits for that work already
+  bool reuse_waits = true;    // a wait is made instead of asking the driver for memory
+};
+
 struct HeapStatistics {
   std::uint64_t live;     // granted bytes of live blocks
-  std::uint64_t parked;   // free bytes inside segments
-  std::uint64_t pending;  // freed bytes whose ticket is not complete
+  std::uint64_t parked;   // free bytes, the bank's included
+  std::uint64_t pending;  // freed bytes whose ticket is not complete, or that a graph will use
   std::uint64_t mapped;   // bytes held from the driver: live + parked + pending
+  std::uint64_t banked;   // of `parked`: pages that lie under no address
   std::uint64_t peak_live;
   std::uint64_t peak_mapped;
   std::uint64_t live_blocks;
   std::uint64_t free_blocks;
   std::uint64_t largest_hole;
   std::uint64_t driver_calls;
+  std::uint64_t created_bytes;   // asked of the driver so far
+  std::uint64_t stolen_bytes;    // moved from free blocks to where they were wanted
+  std::uint64_t remaps;          // allocations that moved pages
+  std::uint64_t inserted_waits;  // of one stream for another, to reuse its memory
+  std::uint64_t visited;         // free blocks looked at by quick searches
 };
+
+/// Frees what it can spare, at least `bytes` if possible; returns the bytes that it freed.
+using Reclaimer = std::function<std::uint64_t(std::uint64_t bytes)>;
 
 class Heap {
  public:
   /// `lock`: the lock of the account tree that most blocks are counted in (Account::tree_lock), so
-  /// that one lock serves both; without it the heap has its own.
-  explicit Heap(Device& device, ShortLock* lock = nullptr);
+  /// that one lock serves both; without it the heap has its own. Without `virtual_memory` the heap
+  /// takes its memory in segments, as on devices that have none.
+  explicit Heap(Device& device, ShortLock* lock = nullptr, bool virtual_memory = true);
   ~Heap();
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
@@ -49,11 +76,14 @@ class Heap {
   /// The bytes are admitted by `account` first. Throws Error(kOutOfMemory) with every figure of
   /// design section 4 after the whole refusal pipeline has failed; nothing is held then.
   [[nodiscard]] Block allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& stream,
-                               Account& account);
+                               Account& account, Lifetime lifetime = Lifetime::kTransient);
+  /// All of the blocks, or none and the error of the one that did not fit.
+  void allocate_many(const BlockRequest* requests, std::size_t count, Stream& stream,
+                     Account& account, Block* blocks);
 
   /// Gives a block back; reusable on `stream` at once, elsewhere when `ticket` is complete.
   /// From any thread, finalizer or callback; never blocks on the device.
-  void free(const Block& block, std::uint64_t requested, Account& account, StreamHandle stream,
+  void free(const Block& block, std::uint64_t requested, Account& account, StreamId stream,
             Ticket ticket) noexcept;
 
   /// The same for a block that work of several streams may still touch; each use needs its ticket.
@@ -65,6 +95,19 @@ class Heap {
 
   /// The error of bytes that `refused`, an account of this device, did not admit.
   [[nodiscard]] Error over_budget(std::uint64_t bytes, Account& refused) const;
+
+  /// What `stream` allocates and frees from here to `end_capture` belongs to the capture: reused
+  /// inside it, and by nobody else until it is released, after `use` if that has a ticket.
+  [[nodiscard]] std::uint32_t begin_capture(Stream& stream);
+  void end_capture(std::uint32_t capture) noexcept;
+  void release_capture(std::uint32_t capture, const BlockUse& use);
+
+  /// Asked in order of `cost` before a request is refused. Returns a number to remove it by.
+  std::uint64_t add_reclaimer(double cost, Reclaimer reclaimer);
+  void remove_reclaimer(std::uint64_t number);
+
+  void set_options(const HeapOptions& options);
+  [[nodiscard]] HeapOptions options() const;
 
   /// Takes every lock, so that a child process starts with whole books; afterwards gives them back.
   void before_fork() noexcept;

@@ -1,21 +1,54 @@
 #include "heap/records.h"
 
-namespace nbx {
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <new>
 
-RecordTable::RecordTable() {
+namespace nbx {
+namespace {
+
+BlockRecord** make_directory(std::size_t places) {
+  auto* directory = static_cast<BlockRecord**>(std::calloc(places, sizeof(BlockRecord*)));
+  if (directory == nullptr) throw std::bad_alloc();
+  return directory;
+}
+
+}  // namespace
+
+RecordTable::RecordTable() : chunks_(make_directory(kChunks)) {
   grow();
   // Id 0 means "no block": it is taken out of the table for good.
   static_cast<void>(acquire());
 }
 
+RecordTable::RecordTable(const RecordTable& other) : chunks_(make_directory(kChunks)) {
+  for (std::uint32_t chunk = 0; chunk < other.size() / kChunk; ++chunk) {
+    chunks_[chunk] = std::make_unique<BlockRecord[]>(kChunk).release();
+    std::copy_n(other.chunks_[chunk], kChunk, chunks_[chunk]);
+  }
+  size_.store(other.size(), std::memory_order_relaxed);
+  unused_ = other.unused_;
+  unused_count_ = other.unused_count_;
+}
+
+RecordTable::~RecordTable() {
+  for (std::uint32_t chunk = 0; chunk < size() / kChunk; ++chunk) {
+    const std::unique_ptr<BlockRecord[]> owner(chunks_[chunk]);
+  }
+  std::free(chunks_);
+}
+
 void RecordTable::grow() {
-  chunks_.push_back(std::make_unique<BlockRecord[]>(kChunk));
-  const auto first = static_cast<std::uint32_t>((chunks_.size() - 1) * kChunk);
+  const std::uint32_t first = size();
+  if (first / kChunk == kChunks) throw std::bad_alloc();
+  chunks_[first / kChunk] = std::make_unique<BlockRecord[]>(kChunk).release();
   for (std::uint32_t i = kChunk; i-- > 0;) {
     (*this)[first + i].bin_next = unused_;
     unused_ = first + i;
   }
   unused_count_ += kChunk;
+  size_.store(first + kChunk, std::memory_order_release);
 }
 
 }  // namespace nbx

@@ -3,41 +3,63 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <vector>
 
-#include "device/primitives.h"
+#include "core/relaxed.h"
+#include "stream/order.h"
 
 namespace nbx {
 
 enum class BlockState : std::uint8_t {
   kUnused,   // the record names no block
-  kFree,     // in the bins of its lane
+  kFree,     // in the bins of its lane, with memory under every byte
+  kGap,      // addresses without memory, whole pages
   kLive,     // handed out
-  kCached,   // free, kept whole for the next request of its size
+  kCached,   // free, in the cache of a thread or on a list of its slab
   kWaiting,  // freed, used by work of several streams that may still run
+  kSlab,     // cut into slots of one size, which have records of their own
+  kMoving,   // pages come or go under it
 };
 
 inline constexpr std::uint32_t kNoBlock = 0;
 
+/// The fields that are Relaxed belong, while the block is live or in a thread's cache, to the
+/// thread that holds it; everything else, and they in every other state, to the heap's lock.
 struct alignas(64) BlockRecord {
   DeviceAddress address = 0;
   std::uint64_t bytes = 0;
-  StreamHandle stream = 0;                             // the stream of `ticket`
-  Ticket ticket = 0;                                   // newest work that may still use the bytes
-  std::uint32_t previous = kNoBlock, next = kNoBlock;  // neighbours in the segment
-  std::uint32_t bin_previous = kNoBlock, bin_next = kNoBlock;
-  std::uint32_t generation = 1;
+  Relaxed<Ticket> ticket;    // newest work that may still use the bytes
+  Relaxed<StreamId> stream;  // the stream of `ticket`
+  // Neighbours in the segment; of a slot: its slab's number, and its place there.
+  std::uint32_t previous = kNoBlock, next = kNoBlock;
+  Relaxed<std::uint32_t> bin_previous{kNoBlock}, bin_next{kNoBlock};
+  Relaxed<std::uint32_t> generation{1};
+  Relaxed<std::uint32_t> account;  // of a live block: its Account::id
+  Relaxed<std::uint32_t> origin;   // of a live block: where it was asked for
   std::uint32_t segment = 0;
-  std::uint32_t lane = 0;  // of the bins that hold it, when free
-  BlockState state = BlockState::kUnused;
+  std::uint16_t lane = 0;  // of the bins that hold it, when free
+  Relaxed<BlockState> state{BlockState::kUnused};
   std::uint8_t home = 0;  // the lane of its segment
-};
 
-/// Records in chunks, so that their addresses stay. Guarded by the heap's lock.
+  /// Bytes that the holder of a live block asked for, kept where free blocks keep their links.
+  [[nodiscard]] std::uint64_t requested() const noexcept {
+    return std::uint64_t{bin_previous.get()} | (std::uint64_t{bin_next.get()} << 32);
+  }
+  void set_requested(std::uint64_t value) noexcept {
+    bin_previous = static_cast<std::uint32_t>(value);
+    bin_next = static_cast<std::uint32_t>(value >> 32);
+  }
+};
+static_assert(sizeof(BlockRecord) == 64);
+
+/// Records in chunks, so that their addresses stay and a live block's record is read without the
+/// heap's lock, which guards everything else.
 class RecordTable {
  public:
   RecordTable();
+  /// Copies hold the same records: the books of a heap, to try something on.
+  RecordTable(const RecordTable& other);
+  RecordTable& operator=(const RecordTable&) = delete;
+  ~RecordTable();
 
   [[nodiscard]] BlockRecord& operator[](std::uint32_t id) noexcept {
     return chunks_[id >> kChunkBits][id & (kChunk - 1)];
@@ -45,13 +67,17 @@ class RecordTable {
   [[nodiscard]] const BlockRecord& operator[](std::uint32_t id) const noexcept {
     return chunks_[id >> kChunkBits][id & (kChunk - 1)];
   }
+  /// Needs no lock, as a record's chunk stays.
   [[nodiscard]] bool holds(std::uint32_t id) const noexcept {
-    return id != kNoBlock && id < chunks_.size() * kChunk;
+    return id != kNoBlock && id < size_.load(std::memory_order_acquire);
+  }
+  [[nodiscard]] std::uint32_t size() const noexcept {
+    return size_.load(std::memory_order_acquire);
   }
 
   /// Makes the next `count` calls of `acquire` succeed. Throws std::bad_alloc.
   void ensure(std::uint32_t count) {
-    if (!ready(count)) [[unlikely]]
+    while (!ready(count)) [[unlikely]]
       grow();
   }
   [[nodiscard]] bool ready(std::uint32_t count) const noexcept { return unused_count_ >= count; }
@@ -65,7 +91,7 @@ class RecordTable {
   void release(std::uint32_t id) noexcept {
     BlockRecord& record = (*this)[id];
     record.state = BlockState::kUnused;
-    ++record.generation;
+    record.generation += 1;
     record.bin_next = unused_;
     unused_ = id;
     ++unused_count_;
@@ -74,10 +100,12 @@ class RecordTable {
  private:
   static constexpr std::uint32_t kChunkBits = 10;
   static constexpr std::uint32_t kChunk = 1u << kChunkBits;
+  static constexpr std::uint32_t kChunks = 1u << 18;
 
   void grow();
 
-  std::vector<std::unique_ptr<BlockRecord[]>> chunks_;
+  BlockRecord** chunks_;  // all places from the start; their memory comes when it is written
+  std::atomic<std::uint32_t> size_{0};
   std::uint32_t unused_ = kNoBlock;
   std::uint32_t unused_count_ = 0;
 };

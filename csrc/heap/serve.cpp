@@ -1,144 +1,109 @@
-// The slow path of the heap: everything that may call the driver.
+// The slow path of the heap: where memory is looked for, one step after the other, and a new search
+// after each.
 #include <algorithm>
 
+#include "core/log.h"
+#include "heap/blocking.h"
 #include "heap/state.h"
 
 namespace nbx {
-namespace {
 
-// Unused host memory that stays mapped, for the next large block: unmapping and faulting pages in
-// again costs more than most kernels that want such a block.
-constexpr std::uint64_t kHostKeep = 16 * kMiB;
-
-/// Shared segments grow by an eighth of what they hold, so that small programs stay small and large
-/// ones make few driver calls.
-constexpr std::uint64_t kHostSmallest = kMiB;
-constexpr std::uint64_t kDeviceSmallest = 2 * kMiB;
-constexpr std::uint64_t kLargest = 64 * kMiB;
-
-std::uint64_t next_segment(std::uint64_t smallest, std::uint64_t held) noexcept {
-  std::uint64_t segment = smallest;
-  while (segment < kLargest && segment * 16 <= held) segment *= 2;
-  return segment;
+Reach Heap::State::reach_of(const HeapRequest& request) {
+  if (host) return Reach{request.stream, false, false, 0};
+  return Reach{request.stream, options.reuse_ordered, false, submitted_ticket(request.stream)};
 }
-
-}  // namespace
 
 std::uint32_t Heap::State::serve(const HeapRequest& request) {
-  std::uint32_t id = search(request, false);
+  const Reach reach = reach_of(request);
+  std::uint32_t id = serve_parked(request, reach);
   if (id != kNoBlock) return id;
-  poll();
-  id = search(request, false);
-  if (id != kNoBlock) return id;
-  id = grow(request, generous_growth(request));
-  if (id != kNoBlock) return id;
-  release_unused(0);
-  id = grow(request, exact_growth(request));
+  id = grow(request, reach, false);
   if (id != kNoBlock) return id;
   if (wait_for_pending()) {
-    id = search(request, true);
-    if (id != kNoBlock) return id;
-    release_unused(0);
-    id = grow(request, exact_growth(request));
+    id = search(request, reach, true);
+    if (id == kNoBlock) id = grow(request, reach, true);
     if (id != kNoBlock) return id;
   }
-  if (!host) {
-    // Queued work may hold the last reference to memory that nobody else can reach.
-    driver_calls.fetch_add(1, std::memory_order_relaxed);
-    device.check(primitives.synchronize(device.ordinal()), "synchronize");
-    poll();
-    id = search(request, true);
-    if (id != kNoBlock) return id;
-    release_unused(0);
-    id = grow(request, exact_growth(request));
-  }
-  return id != kNoBlock ? id : search(request, true);
+  id = serve_reclaimed(request, reach);
+  if (id != kNoBlock || host) return id;
+  // Queued work may hold the last reference to memory that nobody else can reach.
+  driver_calls.fetch_add(1, std::memory_order_relaxed);
+  device.check(primitives.synchronize(device.ordinal()), "synchronize");
+  poll();
+  id = search(request, reach, true);
+  if (id == kNoBlock) id = grow(request, reach, true);
+  return id != kNoBlock ? id : search(request, reach, true);
 }
 
-std::uint32_t Heap::State::search(const HeapRequest& request, bool both_homes) {
-  const std::lock_guard<ShortLock> guard(lock);
-  const std::uint32_t id = space.take_any(home_of(request.granted), both_homes, request.stream,
-                                          request.granted, request.alignment);
-  if (id != kNoBlock) count_live(request.granted);
+/// What is free already, for this stream or with an order to others.
+std::uint32_t Heap::State::serve_parked(const HeapRequest& request, const Reach& reach) {
+  std::uint32_t id = search(request, reach, false);
+  if (id != kNoBlock || host) return id;
+  poll();
+  id = search(request, reach, false);
+  if (id != kNoBlock || !options.reuse_waits) return id;
+  return search_after_wait(request, reach);
+}
+
+std::uint32_t Heap::State::serve_reclaimed(const HeapRequest& request, const Reach& reach) {
+  std::uint32_t id = kNoBlock;
+  reclaim(request.granted, [&] {
+    poll();
+    id = search(request, reach, true);
+    if (id == kNoBlock) id = grow(request, reach, true);
+    return id != kNoBlock;
+  });
   return id;
 }
 
-std::uint64_t Heap::State::exact_growth(const HeapRequest& request) const noexcept {
-  const std::uint64_t page = device.properties().page_granularity;
-  return round_up(request.granted, page != 0 ? page : 4 * kKiB);
-}
-
-std::uint64_t Heap::State::generous_growth(const HeapRequest& request) {
-  const std::uint64_t exact = exact_growth(request);
-  if (home_of(request.granted) == Space::kSingleHome) return exact;
+std::uint32_t Heap::State::search(const HeapRequest& request, const Reach& reach, bool both) {
   const std::lock_guard<ShortLock> guard(lock);
-  const std::uint64_t held = space.home_bytes(Space::kSharedHome);
-  const std::uint64_t wanted = next_segment(host ? kHostSmallest : kDeviceSmallest, held);
-  // A segment beyond the budget would hold memory that can never be used.
-  const Account* root = &request.account;
-  while (root->parent() != nullptr) root = root->parent();
-  const std::uint64_t limit = root->limit();
-  const bool within = limit == kUnlimited || (mapped <= limit && wanted <= limit - mapped);
-  return within && request.granted <= wanted / 2 ? wanted : exact;
+  const std::uint32_t id =
+      space.take_any(home_of(request.granted), both, reach, request.granted, request.alignment);
+  if (id != kNoBlock) hand_out(id, request);
+  return id;
 }
 
-std::uint32_t Heap::State::grow(const HeapRequest& request, std::uint64_t bytes) {
-  // A driver may align less than it says; the second try has room for that.
-  for (const std::uint64_t slack : {std::uint64_t{0}, kMaximumAlignment}) {
-    Segment segment;
-    segment.home = home_of(request.granted);
-    segment.driver_bytes = bytes + slack;
-    driver_calls.fetch_add(1, std::memory_order_relaxed);
-    const Status status =
-        primitives.allocate(device.ordinal(), segment.driver_bytes, &segment.driver_address);
-    if (status == kAllocationRefused) {
-      // Some runtimes report a refusal once more, on a later unrelated call.
-      if (primitives.last_error != nullptr) primitives.last_error(device.ordinal());
-      return kNoBlock;
-    }
-    device.check(status, "allocate");
-    segment.base = round_up(segment.driver_address, space.granule());
-    const DeviceAddress end = segment.driver_address + segment.driver_bytes;
-    const DeviceAddress first = round_up(segment.base, request.alignment);
-    if (first > end || end - first < request.granted) {
-      device.check(give_to_driver(segment.driver_address), "free");
-      continue;
-    }
-    segment.bytes = (end - segment.base) / space.granule() * space.granule();
-    const DeviceAddress address = segment.driver_address;
-    const std::uint64_t held = segment.driver_bytes;
-    try {
-      const std::lock_guard<ShortLock> guard(lock);
-      space.records().ensure(3);
-      space.add_segment(std::move(segment));
-      mapped += held;
-      peak_mapped = std::max(peak_mapped, mapped);
-      const std::uint32_t id = space.take_any(home_of(request.granted), false, request.stream,
-                                              request.granted, request.alignment);
-      if (id != kNoBlock) count_live(request.granted);
-      return id;
-    } catch (...) {
-      static_cast<void>(give_to_driver(address));
-      throw;
-    }
+/// Makes the stream wait for another one whose freed block fits.
+std::uint32_t Heap::State::search_after_wait(const HeapRequest& request, const Reach& reach) {
+  StreamId other = kNoStream;
+  {
+    const std::lock_guard<ShortLock> guard(lock);
+    other = space.stream_to_wait_for(request.stream, request.granted, request.alignment);
   }
-  return kNoBlock;
+  if (other == kNoStream || !insert_wait(request.stream, other)) return kNoBlock;
+  Reach after = reach;
+  after.ordered = true;
+  after.follow = submitted_ticket(request.stream);
+  {
+    const std::lock_guard<ShortLock> guard(lock);
+    ++waits;
+  }
+  return search(request, after, false);
+}
+
+std::uint32_t Heap::State::grow(const HeapRequest& request, const Reach& reach, bool exact) {
+  if (pages) return grow_pages(request, reach);
+  std::uint32_t id = grow_segment(request, reach, exact);
+  if (id != kNoBlock) return id;
+  release_segments(0);
+  return grow_segment(request, reach, true);
 }
 
 void Heap::State::poll() {
-  std::vector<StreamHandle> streams;
+  std::vector<StreamId> streams;
   {
     const std::lock_guard<ShortLock> guard(lock);
     streams = space.pending_streams();
   }
-  for (const StreamHandle stream : streams) {
+  for (const StreamId stream : streams) {
     Ticket newest = 0;
     {
       const std::lock_guard<ShortLock> guard(lock);
       newest = space.newest_ticket(stream);
     }
     driver_calls.fetch_add(1, std::memory_order_relaxed);
-    const Ticket completed = completed_ticket(device, stream, newest);
+    const Ticket completed = completed_ticket(stream, newest);
     const std::lock_guard<ShortLock> guard(lock);
     space.complete(stream, completed);
   }
@@ -149,51 +114,39 @@ bool Heap::State::wait_for_pending() {
   std::vector<BlockUse> uses;
   {
     const std::lock_guard<ShortLock> guard(lock);
-    for (const StreamHandle stream : space.pending_streams()) {
+    for (const StreamId stream : space.pending_streams()) {
       uses.push_back(BlockUse{stream, space.newest_ticket(stream)});
     }
   }
   for (const BlockUse& use : uses) {
     driver_calls.fetch_add(1, std::memory_order_relaxed);
-    wait_for(device, use);
+    wait_for(use);
     const std::lock_guard<ShortLock> guard(lock);
     space.complete(use.stream, use.ticket);
   }
   return !uses.empty();
 }
 
-std::uint64_t Heap::State::release_unused(std::uint64_t keep) {
-  std::uint64_t released = 0;
-  Status status = kSuccess;
-  while (true) {
-    Segment segment;
-    {
-      const std::lock_guard<ShortLock> guard(lock);
-      if (mapped - live - space.pending_bytes() <= keep) break;
-      const std::uint32_t unused = space.unused_segment();
-      if (unused == kNoBlock) break;
-      segment = space.remove_segment(unused);
-      mapped -= segment.driver_bytes;
-    }
-    const Status freed = give_to_driver(segment.driver_address);
-    if (status == kSuccess) status = freed;
-    released += segment.driver_bytes;
+bool Heap::State::reclaim(std::uint64_t bytes, const std::function<bool()>& enough) {
+  if (reclaiming) return false;
+  std::vector<KnownReclaimer> calls;
+  {
+    const std::lock_guard<ShortLock> guard(lock);
+    calls = reclaimers;
   }
-  device.check(status, "free");
-  return released;
-}
-
-Status Heap::State::give_to_driver(DeviceAddress address) noexcept {
-  driver_calls.fetch_add(1, std::memory_order_relaxed);
-  return primitives.free(device.ordinal(), address);
-}
-
-bool Heap::State::surplus(std::uint32_t unused) const noexcept {
-  if (!host) return false;
-  const std::uint32_t home = space.record(unused).lane;
-  if (home == Space::kSingleHome) return space.unused_bytes(home) > kHostKeep;
-  // One unused shared segment stays, so that a count going up and down at its edge costs nothing.
-  return space.unused_bytes(home) > space.record(unused).bytes;
+  reclaiming = true;
+  bool done = false;
+  for (const KnownReclaimer& known : calls) {
+    try {
+      if ((*known.call)(bytes) != 0) done = enough();
+    } catch (const std::exception& error) {
+      // A reclaimer that fails must not hide the refusal that called it.
+      log(LogLevel::kError, std::string("reclaimer: ") + error.what());
+    }
+    if (done) break;
+  }
+  reclaiming = false;
+  return done;
 }
 
 RefusalFigures Heap::State::figures(const HeapRequest& request) {
@@ -204,13 +157,13 @@ RefusalFigures Heap::State::figures(const HeapRequest& request) {
   result.granted = request.granted;
   {
     const std::lock_guard<ShortLock> guard(lock);
-    space.flush();
     result.live = live;
-    result.pending = space.pending_bytes();
-    result.parked = mapped - live - result.pending;
+    result.pending = space.pending_bytes() + space.frozen_bytes();
+    result.parked = parked();
     result.parked_blocks = space.free_blocks();
     result.largest_hole = space.largest_hole();
     result.unused = space.unused_bytes(Space::kSharedHome) + space.unused_bytes(Space::kSingleHome);
+    if (pages) result.unused += space.free_granules() * pages->granule() + pages->banked_bytes();
   }
   const Account* root = &request.account;
   while (root->parent() != nullptr) root = root->parent();

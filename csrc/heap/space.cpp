@@ -4,38 +4,75 @@
 
 namespace nbx {
 
-Space::Space(std::uint32_t granule_bits) : granule_bits_(granule_bits) {
+Space::Space(std::uint32_t granule_bits) : granule_bits_(granule_bits), gaps_(granule_bits) {
   for (std::uint32_t home = 0; home < kHomes; ++home) {
     lanes_.push_back(std::make_unique<Lane>(granule_bits));
   }
 }
 
-// ---- lanes ---------------------------------------------------------------------------------
-
-std::uint32_t Space::lane_of(StreamHandle stream) const noexcept {
-  for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
-    if (lanes_[lane]->stream == stream) return lane;
+Space::Space(const Space& other)
+    : granule_bits_(other.granule_bits_),
+      records_(other.records_),
+      gaps_(other.gaps_),
+      waiting_(other.waiting_),
+      spare_segments_(other.spare_segments_),
+      by_base_(other.by_base_) {
+  for (const auto& lane : other.lanes_) lanes_.push_back(std::make_unique<Lane>(*lane));
+  for (const Segment& segment : other.segments_) {
+    segments_.push_back(Segment{segment.driver_address, segment.driver_bytes, segment.base,
+                                segment.bytes, segment.pages, segment.home, segment.first,
+                                segment.starts.copy()});
   }
-  return 0;
+  for (std::uint32_t home = 0; home < kHomes; ++home) {
+    unused_bytes_[home] = other.unused_bytes_[home];
+    segment_bytes_[home] = other.segment_bytes_[home];
+  }
 }
 
-std::uint32_t Space::make_lane(StreamHandle stream) {
-  if (const std::uint32_t known = lane_of(stream)) return known;
+// ---- lanes ---------------------------------------------------------------------------------
+
+std::uint32_t Space::lane_of(StreamId stream) const noexcept {
+  std::uint32_t found = 0;
+  for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
+    const Lane& known = *lanes_[lane];
+    if (known.stream != stream || !known.open) continue;
+    if (known.capture != 0) return lane;
+    found = lane;
+  }
+  return found;
+}
+
+std::uint32_t Space::new_lane() {
   // A lane without blocks says nothing of its stream, which may be gone.
   for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
-    if (!lanes_[lane]->bins.empty()) continue;
-    lanes_[lane]->stream = stream;
-    return lane;
+    if (lanes_[lane]->capture == 0 && lanes_[lane]->bins.empty()) return lane;
   }
   lanes_.push_back(std::make_unique<Lane>(granule_bits_));
-  lanes_.back()->stream = stream;
   return static_cast<std::uint32_t>(lanes_.size() - 1);
+}
+
+std::uint32_t Space::make_lane(StreamId stream) {
+  if (const std::uint32_t known = lane_of(stream)) return known;
+  const std::uint32_t lane = new_lane();
+  lanes_[lane]->stream = stream;
+  lanes_[lane]->open = true;
+  return lane;
+}
+
+bool Space::reaches(const Reach& reach, const BlockRecord& record,
+                    std::uint32_t own) const noexcept {
+  const std::uint32_t lane = record.lane;
+  if (lane < kHomes || lane == own) return true;
+  const Lane& other = *lanes_[lane];
+  if (other.capture != 0 || is_capturing(own)) return false;
+  if (reach.waits) return true;
+  return reach.ordered && is_ordered(reach.stream, BlockUse{other.stream, record.ticket});
 }
 
 // ---- taking --------------------------------------------------------------------------------
 
-std::uint32_t Space::take_from_bins(std::uint32_t home, StreamHandle stream, std::uint64_t bytes,
-                                    std::uint64_t alignment) noexcept {
+std::uint32_t Space::take(std::uint32_t home, StreamId stream, std::uint64_t bytes,
+                          std::uint64_t alignment) noexcept {
   if (!records_.ready(2)) return kNoBlock;
   const std::uint64_t need = alignment > granule() ? bytes + alignment - granule() : bytes;
   std::uint32_t id = lanes_[home]->bins.find(records_, need);
@@ -52,26 +89,56 @@ std::uint32_t Space::take_from_bins(std::uint32_t home, StreamHandle stream, std
   return id == kNoBlock ? id : carve(id, stream, bytes, alignment);
 }
 
-std::uint32_t Space::take_any(std::uint32_t home, bool both, StreamHandle stream,
+std::uint32_t Space::take_any(std::uint32_t home, bool both, const Reach& reach,
                               std::uint64_t bytes, std::uint64_t alignment) {
   records_.ensure(2);
-  flush();
-  const std::uint32_t own = lane_of(stream);
+  const std::uint32_t own = lane_of(reach.stream);
   const std::uint32_t other = kHomes - 1 - home;
+  const auto any = [](const BlockRecord&) { return true; };
   for (const std::uint32_t lane : {own != 0 ? own : home, home, both ? other : home}) {
-    const std::uint32_t id = lanes_[lane]->bins.find_any(records_, bytes, alignment);
-    if (id != kNoBlock) return carve(id, stream, bytes, alignment);
+    const std::uint32_t id = lanes_[lane]->bins.find_any(records_, bytes, alignment, any);
+    if (id != kNoBlock) return carve(id, reach.stream, bytes, alignment);
   }
-  return kNoBlock;
+  if (!reach.ordered) return kNoBlock;
+  std::uint32_t id = find_of_others(reach, bytes, alignment);
+  if (id == kNoBlock) return id;
+  id = carve(id, reach.stream, bytes, alignment);
+  records_[id].ticket = reach.follow;
+  return id;
+}
+
+std::uint32_t Space::find_of_others(const Reach& reach, std::uint64_t bytes,
+                                    std::uint64_t alignment) const {
+  const std::uint32_t own = lane_of(reach.stream);
+  const auto reached = [&](const BlockRecord& record) { return reaches(reach, record, own); };
+  std::uint32_t best = kNoBlock;
+  for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
+    if (lane == own) continue;
+    const std::uint32_t id = lanes_[lane]->bins.find_any(records_, bytes, alignment, reached);
+    if (id != kNoBlock && (best == kNoBlock || records_[id].bytes < records_[best].bytes)) {
+      best = id;
+    }
+  }
+  return best;
+}
+
+StreamId Space::stream_to_wait_for(StreamId stream, std::uint64_t bytes,
+                                   std::uint64_t alignment) const {
+  const std::uint32_t id = find_of_others(Reach{stream, true, true, 0}, bytes, alignment);
+  return id == kNoBlock ? kNoStream : lanes_[records_[id].lane]->stream;
 }
 
 void Space::pull(std::uint32_t id) noexcept {
   const BlockRecord& record = records_[id];
+  if (record.state == BlockState::kGap) {
+    gaps_.remove(records_, id);
+    return;
+  }
   lanes_[record.lane]->bins.remove(records_, id);
   if (record.lane < kHomes && fills_segment(record)) unused_bytes_[record.lane] -= record.bytes;
 }
 
-std::uint32_t Space::carve(std::uint32_t id, StreamHandle stream, std::uint64_t bytes,
+std::uint32_t Space::carve(std::uint32_t id, StreamId stream, std::uint64_t bytes,
                            std::uint64_t alignment) noexcept {
   pull(id);
   const std::uint32_t lane = records_[id].lane;
@@ -91,11 +158,14 @@ std::uint32_t Space::carve(std::uint32_t id, StreamHandle stream, std::uint64_t 
   record.state = BlockState::kLive;
   if (lane < kHomes) record.ticket = 0;
   record.stream = stream;
+  // While it is live: the capture that it belongs to, or its home.
+  const std::uint32_t own = lanes_.size() > kHomes ? lane_of(stream) : 0;
+  record.lane = static_cast<std::uint16_t>(is_capturing(own) ? own : record.home);
   return id;
 }
 
-/// Cuts a block that is in no bin after `bytes`; the rest becomes its free right neighbour, in no
-/// bin yet.
+/// Cuts a block that is in no bin after `bytes`; the rest becomes its right neighbour, in the same
+/// state and in no bin yet.
 void Space::split(std::uint32_t id, std::uint64_t bytes) noexcept {
   const std::uint32_t rest = records_.acquire();
   BlockRecord& left = records_[id];
@@ -107,7 +177,7 @@ void Space::split(std::uint32_t id, std::uint64_t bytes) noexcept {
   right.segment = left.segment;
   right.home = left.home;
   right.lane = left.lane;
-  right.state = BlockState::kFree;
+  right.state = left.state;
   right.previous = id;
   right.next = left.next;
   if (left.next != kNoBlock) records_[left.next].previous = rest;
@@ -118,57 +188,60 @@ void Space::split(std::uint32_t id, std::uint64_t bytes) noexcept {
 
 // ---- giving back ---------------------------------------------------------------------------
 
+std::uint32_t Space::give(std::uint32_t id, const BlockUse* uses, std::size_t count) {
+  BlockRecord& record = records_[id];
+  const bool idle = record.ticket == 0 && (count == 0 || (count == 1 && uses[0].ticket == 0));
+  if (idle && lanes_.size() == kHomes) [[likely]] {
+    record.generation += 1;
+    return put(id, record.home);
+  }
+  return give_to_lane(id, uses, count);
+}
+
 std::uint32_t Space::give_to_lane(std::uint32_t id, const BlockUse* uses, std::size_t count) {
   BlockRecord& record = records_[id];
-  const std::uint32_t home = record.home;
-  if (record.ticket == 0 && (count == 0 || (count == 1 && uses[0].ticket == 0))) {
-    ++record.generation;
-    return put(id, home);
-  }
+  std::uint32_t lane = record.home;
   std::vector<BlockUse> open;
-  const auto note = [&](const BlockUse& use) {
-    if (use.ticket == 0) return;
-    for (BlockUse& known : open) {
-      if (known.stream == use.stream) {
-        known.ticket = std::max(known.ticket, use.ticket);
-        return;
+  if (is_capturing(record.lane)) {
+    lane = record.lane;
+    record.ticket = 0;
+  } else {
+    const auto note = [&](const BlockUse& use) {
+      // What captured work used, the graph will use again.
+      const std::uint32_t own = use.stream != kNoStream ? lane_of(use.stream) : 0;
+      if (is_capturing(own)) lane = own;
+      if (use.ticket == 0) return;
+      for (BlockUse& known : open) {
+        if (known.stream == use.stream) {
+          known.ticket = std::max(known.ticket, use.ticket);
+          return;
+        }
       }
-    }
-    open.push_back(use);
-  };
-  note(BlockUse{record.stream, record.ticket});
-  for (std::size_t i = 0; i < count; ++i) note(uses[i]);
-  std::uint32_t lane = home;
-  if (open.size() == 1) {
+      open.push_back(use);
+    };
+    note(BlockUse{record.stream, record.ticket});
+    for (std::size_t i = 0; i < count; ++i) note(uses[i]);
+  }
+  if (is_capturing(lane)) {
+    record.ticket = 0;
+  } else if (open.size() == 1) {
     lane = make_lane(open[0].stream);
     record.stream = open[0].stream;
     record.ticket = open[0].ticket;
   } else if (open.size() > 1) {
     waiting_.push_back(Waiting{id, std::move(open)});
     record.state = BlockState::kWaiting;
-    ++record.generation;
+    record.generation += 1;
     return kNoBlock;
   }
-  ++record.generation;
+  record.generation += 1;
   return put(id, lane);
-}
-
-void Space::flush() noexcept {
-  if (cached_bytes_ == 0) return;
-  for (std::uint32_t& head : cached_) {
-    while (head != kNoBlock) {
-      const std::uint32_t id = head;
-      head = records_[id].bin_next;
-      put(id, records_[id].home);
-    }
-  }
-  cached_bytes_ = 0;
 }
 
 /// Makes a block free in a lane, merged with its free neighbours there.
 std::uint32_t Space::put(std::uint32_t id, std::uint32_t lane) noexcept {
   records_[id].state = BlockState::kFree;
-  records_[id].lane = lane;
+  records_[id].lane = static_cast<std::uint16_t>(lane);
   const auto joins = [&](std::uint32_t other) {
     return other != kNoBlock && records_[other].state == BlockState::kFree &&
            records_[other].lane == lane;
@@ -195,7 +268,7 @@ std::uint32_t Space::merge(std::uint32_t left, std::uint32_t right) noexcept {
   BlockRecord& a = records_[left];
   const BlockRecord& b = records_[right];
   a.bytes += b.bytes;
-  a.ticket = std::max(a.ticket, b.ticket);
+  a.ticket = std::max(a.ticket.get(), b.ticket.get());
   a.next = b.next;
   if (b.next != kNoBlock) records_[b.next].previous = left;
   records_.release(right);
@@ -204,10 +277,12 @@ std::uint32_t Space::merge(std::uint32_t left, std::uint32_t right) noexcept {
 
 // ---- completed work ------------------------------------------------------------------------
 
-std::vector<StreamHandle> Space::pending_streams() const {
-  std::vector<StreamHandle> streams;
+std::vector<StreamId> Space::pending_streams() const {
+  std::vector<StreamId> streams;
   for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
-    if (!lanes_[lane]->bins.empty()) streams.push_back(lanes_[lane]->stream);
+    if (lanes_[lane]->capture == 0 && !lanes_[lane]->bins.empty()) {
+      streams.push_back(lanes_[lane]->stream);
+    }
   }
   for (const Waiting& entry : waiting_) {
     for (const BlockUse& use : entry.uses) {
@@ -219,11 +294,12 @@ std::vector<StreamHandle> Space::pending_streams() const {
   return streams;
 }
 
-Ticket Space::newest_ticket(StreamHandle stream) const noexcept {
+Ticket Space::newest_ticket(StreamId stream) const noexcept {
   Ticket newest = 0;
-  if (const std::uint32_t lane = lane_of(stream)) {
+  for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane]->capture != 0 || lanes_[lane]->stream != stream) continue;
     lanes_[lane]->bins.for_each(
-        records_, [&](std::uint32_t id) { newest = std::max(newest, records_[id].ticket); });
+        records_, [&](std::uint32_t id) { newest = std::max(newest, records_[id].ticket.get()); });
   }
   for (const Waiting& entry : waiting_) {
     for (const BlockUse& use : entry.uses) {
@@ -233,12 +309,14 @@ Ticket Space::newest_ticket(StreamHandle stream) const noexcept {
   return newest;
 }
 
-void Space::complete(StreamHandle stream, Ticket ticket) noexcept {
-  if (const std::uint32_t lane = lane_of(stream)) {
+void Space::complete(StreamId stream, Ticket ticket) noexcept {
+  for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane]->capture != 0 || lanes_[lane]->stream != stream) continue;
     Bins& bins = lanes_[lane]->bins;
     bins.for_each(records_, [&](std::uint32_t id) {
       if (records_[id].ticket > ticket) return;
       bins.remove(records_, id);
+      records_[id].ticket = 0;
       put(id, records_[id].home);
     });
   }
@@ -256,15 +334,60 @@ void Space::complete(StreamHandle stream, Ticket ticket) noexcept {
     const std::uint32_t id = waiting_[i].block;
     waiting_[i] = std::move(waiting_.back());
     waiting_.pop_back();
+    records_[id].ticket = 0;
     put(id, records_[id].home);
   }
+}
+
+// ---- captures ------------------------------------------------------------------------------
+
+std::uint32_t Space::lane_of_capture(CaptureId capture) const noexcept {
+  for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane]->capture == capture) return lane;
+  }
+  return 0;
+}
+
+void Space::begin_capture(CaptureId capture, StreamId stream) {
+  Lane& lane = *lanes_[new_lane()];
+  lane.stream = stream;
+  lane.capture = capture;
+  lane.open = true;
+}
+
+void Space::end_capture(CaptureId capture) noexcept {
+  if (const std::uint32_t lane = lane_of_capture(capture)) lanes_[lane]->open = false;
+}
+
+void Space::release_capture(CaptureId capture, const BlockUse& use) {
+  const std::uint32_t frozen = lane_of_capture(capture);
+  if (frozen == 0) return;
+  const std::uint32_t after = use.ticket != 0 ? make_lane(use.stream) : 0;
+  for (std::uint32_t id = 1; id < records_.size(); ++id) {
+    BlockRecord& record = records_[id];
+    if (record.lane != frozen) continue;
+    if (record.state == BlockState::kLive) {
+      record.lane = record.home;
+      record.stream = use.stream;
+      record.ticket = use.ticket;
+    }
+  }
+  Bins& bins = lanes_[frozen]->bins;
+  lanes_[frozen]->capture = 0;
+  lanes_[frozen]->stream = kNoStream;
+  bins.for_each(records_, [&](std::uint32_t id) {
+    bins.remove(records_, id);
+    records_[id].stream = use.stream;
+    records_[id].ticket = use.ticket;
+    put(id, after != 0 ? after : records_[id].home);
+  });
 }
 
 // ---- segments ------------------------------------------------------------------------------
 
 void Space::add_segment(Segment segment) {
   records_.ensure(1);
-  segment.pages.assign((segment.bytes >> kPageBits) + 1, kNoBlock);
+  segment.starts = BlockStarts(segment.bytes);
   segments_.reserve(segments_.size() + 1);
   spare_segments_.reserve(segments_.size() + 1);
   auto slot = static_cast<std::uint32_t>(segments_.size());
@@ -275,7 +398,7 @@ void Space::add_segment(Segment segment) {
   BlockRecord& record = records_[id];
   record.address = segment.base;
   record.bytes = segment.bytes;
-  record.stream = 0;
+  record.stream = kNoStream;
   record.ticket = 0;
   record.previous = record.next = kNoBlock;
   record.segment = slot;
@@ -283,6 +406,7 @@ void Space::add_segment(Segment segment) {
   segment.first = id;
   segment_bytes_[segment.home] += segment.driver_bytes;
   const std::uint32_t home = segment.home;
+  const bool is_range = segment.pages != nullptr;
   if (spare_segments_.empty()) {
     segments_.push_back(std::move(segment));
   } else {
@@ -290,7 +414,11 @@ void Space::add_segment(Segment segment) {
     segments_[slot] = std::move(segment);
   }
   index(id);
-  put(id, home);
+  if (is_range) {
+    make_gap(id);
+  } else {
+    put(id, home);
+  }
 }
 
 Segment Space::remove_segment(std::uint32_t block) noexcept {
@@ -305,8 +433,7 @@ Segment Space::remove_segment(std::uint32_t block) noexcept {
   return segment;
 }
 
-std::uint32_t Space::unused_segment() noexcept {
-  flush();
+std::uint32_t Space::unused_segment() const noexcept {
   std::uint32_t best = kNoBlock;
   for (const auto& [base, slot] : by_base_) {
     const std::uint32_t id = segments_[slot].first;
@@ -322,19 +449,25 @@ std::uint32_t Space::unused_segment() noexcept {
 
 void Space::index(std::uint32_t id) noexcept {
   Segment& segment = segments_[records_[id].segment];
-  std::uint32_t& first = segment.pages[(records_[id].address - segment.base) >> kPageBits];
-  if (first == kNoBlock || records_[id].address < records_[first].address) first = id;
+  const std::uint64_t page = (records_[id].address - segment.base) >> BlockStarts::kPageBits;
+  const std::uint32_t first = segment.starts[page];
+  if (first == kNoBlock || records_[id].address < records_[first].address) {
+    segment.starts.set(page, id);
+  }
 }
 
 void Space::unindex(std::uint32_t id) noexcept {
   const BlockRecord& record = records_[id];
   Segment& segment = segments_[record.segment];
-  const std::uint64_t page = (record.address - segment.base) >> kPageBits;
-  if (segment.pages[page] != id) return;
+  const std::uint64_t page = (record.address - segment.base) >> BlockStarts::kPageBits;
+  if (segment.starts[page] != id) return;
   const std::uint32_t next = record.next;
-  const bool same =
-      next != kNoBlock && (records_[next].address - segment.base) >> kPageBits == page;
-  segment.pages[page] = same ? next : kNoBlock;
+  if (next != kNoBlock &&
+      (records_[next].address - segment.base) >> BlockStarts::kPageBits == page) {
+    segment.starts.set(page, next);
+  } else {
+    segment.starts.clear(page);
+  }
 }
 
 std::uint32_t Space::find(DeviceAddress address) const noexcept {
@@ -342,10 +475,12 @@ std::uint32_t Space::find(DeviceAddress address) const noexcept {
   if (above == by_base_.begin()) return kNoBlock;
   const Segment& segment = segments_[std::prev(above)->second];
   if (address - segment.base >= segment.bytes) return kNoBlock;
-  std::uint64_t page = (address - segment.base) >> kPageBits;
-  // The first block starts at the base, so the walk down ends.
-  while (segment.pages[page] == kNoBlock || records_[segment.pages[page]].address > address) --page;
-  std::uint32_t id = segment.pages[page];
+  std::uint64_t page =
+      segment.starts.last_up_to((address - segment.base) >> BlockStarts::kPageBits);
+  // The first block of the page may start after the address; the one before starts in an earlier
+  // page, as the first block of a segment starts at its base.
+  if (records_[segment.starts[page]].address > address) page = segment.starts.last_up_to(page - 1);
+  std::uint32_t id = segment.starts[page];
   while (records_[id].address + records_[id].bytes <= address) id = records_[id].next;
   return records_[id].state == BlockState::kLive ? id : kNoBlock;
 }
@@ -354,9 +489,18 @@ std::uint32_t Space::find(DeviceAddress address) const noexcept {
 
 std::uint64_t Space::pending_bytes() const noexcept {
   std::uint64_t bytes = 0;
-  for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane)
-    bytes += lanes_[lane]->bins.bytes();
+  for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane]->capture == 0) bytes += lanes_[lane]->bins.bytes();
+  }
   for (const Waiting& entry : waiting_) bytes += records_[entry.block].bytes;
+  return bytes;
+}
+
+std::uint64_t Space::frozen_bytes() const noexcept {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane]->capture != 0) bytes += lanes_[lane]->bins.bytes();
+  }
   return bytes;
 }
 
@@ -369,6 +513,12 @@ std::uint64_t Space::free_blocks() const noexcept {
 std::uint64_t Space::largest_hole() const noexcept {
   return std::max(lanes_[kSharedHome]->bins.largest(records_),
                   lanes_[kSingleHome]->bins.largest(records_));
+}
+
+std::uint64_t Space::visited() const noexcept {
+  std::uint64_t records = 0;
+  for (const auto& lane : lanes_) records += lane->bins.visited();
+  return records;
 }
 
 }  // namespace nbx

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "heap/heap.h"
 #include "heap/refusal.h"
@@ -24,19 +26,24 @@ struct HeapRequest {
   std::uint64_t bytes;    // as asked
   std::uint64_t granted;  // whole granules
   std::uint64_t alignment;
-  StreamHandle stream;
+  StreamId stream;
   Account& account;
+  Lifetime lifetime = Lifetime::kTransient;
 };
 
 struct Heap::State {
-  State(Device& opened, ShortLock* shared);
+  State(Device& opened, ShortLock* shared, bool virtual_memory);
 
   // The fast path; the lock is held.
   [[nodiscard]] std::uint32_t home_of(std::uint64_t granted) const noexcept {
     return host && granted >= kMiB ? Space::kSingleHome : Space::kSharedHome;
   }
-  void count_live(std::uint64_t granted) noexcept {
-    live += granted;
+  /// A block is handed out: counted, and its record says for whom.
+  void hand_out(std::uint32_t id, const HeapRequest& request) noexcept {
+    BlockRecord& record = space.record(id);
+    record.account = request.account.id();
+    record.set_requested(request.bytes);
+    live += request.granted;
     ++live_blocks;
     if (live > peak_live) peak_live = live;
   }
@@ -45,34 +52,76 @@ struct Heap::State {
     return Block{record.address, record.bytes, id, record.generation};
   }
 
-  // The slow path: `growth` is held, the lock is not; driver calls happen here only.
+  // The slow path (serve.cpp): `growth` is held, the lock is not; driver calls happen here only.
+  [[nodiscard]] Reach reach_of(const HeapRequest& request);
   [[nodiscard]] std::uint32_t serve(const HeapRequest& request);
-  [[nodiscard]] std::uint32_t search(const HeapRequest& request, bool both_homes);
-  [[nodiscard]] std::uint32_t grow(const HeapRequest& request, std::uint64_t bytes);
-  [[nodiscard]] std::uint64_t exact_growth(const HeapRequest& request) const noexcept;
-  [[nodiscard]] std::uint64_t generous_growth(const HeapRequest& request);
+  [[nodiscard]] std::uint32_t serve_parked(const HeapRequest& request, const Reach& reach);
+  [[nodiscard]] std::uint32_t serve_reclaimed(const HeapRequest& request, const Reach& reach);
+  [[nodiscard]] std::uint32_t search(const HeapRequest& request, const Reach& reach, bool both);
+  [[nodiscard]] std::uint32_t search_after_wait(const HeapRequest& request, const Reach& reach);
+  [[nodiscard]] std::uint32_t grow(const HeapRequest& request, const Reach& reach, bool exact);
   void poll();
   bool wait_for_pending();
-  std::uint64_t release_unused(std::uint64_t keep);
-  Status give_to_driver(DeviceAddress address) noexcept;
+  /// Asks the reclaimers, in order of cost, until `enough()`; false if it never was.
+  bool reclaim(std::uint64_t bytes, const std::function<bool()>& enough);
   [[nodiscard]] RefusalFigures figures(const HeapRequest& request);
   [[nodiscard]] Error over_budget(const HeapRequest& request, const Account& account);
 
+  // Segments (segments.cpp).
+  [[nodiscard]] std::uint32_t grow_segment(const HeapRequest& request, const Reach& reach,
+                                           bool exact);
+  [[nodiscard]] std::uint64_t generous_growth(const HeapRequest& request, std::uint64_t exact);
+  std::uint64_t release_segments(std::uint64_t keep);
+  Status give_to_driver(DeviceAddress address) noexcept;
   /// Whether a segment that has just become unused goes back at once: host memory only, where that
   /// is cheap and the process's size is what people watch. The lock is held.
   [[nodiscard]] bool surplus(std::uint32_t unused) const noexcept;
+
+  // Pages (paging.cpp).
+  [[nodiscard]] GrowthPlan plan_window(const HeapRequest& request, const Reach& reach);
+  [[nodiscard]] bool reserve_range(std::uint64_t bytes);
+  [[nodiscard]] std::uint32_t grow_pages(const HeapRequest& request, const Reach& reach);
+  [[nodiscard]] std::uint32_t fill_window(const HeapRequest& request, const Reach& reach,
+                                          const GrowthPlan& plan, bool steal, FillResult* result);
+  std::uint64_t release_pages(std::uint64_t keep);
+
+  std::uint64_t release_unused(std::uint64_t keep) {
+    return pages ? release_pages(keep) : release_segments(keep);
+  }
+  [[nodiscard]] std::uint64_t held() const noexcept {
+    return segment_bytes + (pages ? pages->held_bytes() : 0);
+  }
+  /// Parked bytes; the lock is held.
+  [[nodiscard]] std::uint64_t parked() const noexcept {
+    return held() - live - space.pending_bytes() - space.frozen_bytes();
+  }
+  void note_held() noexcept {
+    if (held() > peak_mapped) peak_mapped = held();
+  }
 
   Device& device;
   const Primitives& primitives;
   const bool host;  // work is complete on return, so every free block is free for all
   Space space;
+  std::unique_ptr<Pages> pages;  // null without virtual memory
   ShortLock own_lock;
   ShortLock& lock;
   // Recursive: work that a wait runs may come back here on the same thread.
   std::recursive_mutex growth;
+  HeapOptions options;
+  struct KnownReclaimer {
+    double cost;
+    std::uint64_t number;
+    std::shared_ptr<Reclaimer> call;
+  };
+  std::vector<KnownReclaimer> reclaimers;  // in order of cost
+  std::uint64_t next_number = 1;           // of reclaimers and captures
+  bool reclaiming = false;                 // a reclaimer runs: it does not call the others
   std::atomic<std::uint64_t> driver_calls{0};
+  std::uint64_t segment_bytes = 0;  // held from the driver outside `pages`
   std::uint64_t live = 0, live_blocks = 0, peak_live = 0;
-  std::uint64_t mapped = 0, peak_mapped = 0;
+  std::uint64_t peak_mapped = 0;
+  std::uint64_t created = 0, stolen = 0, remaps = 0, waits = 0;
 };
 
 }  // namespace nbx

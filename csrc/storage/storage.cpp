@@ -121,7 +121,7 @@ void Storage::note(const BlockUse& use) {
 void Storage::touch(Stream& stream) noexcept {
   if (device().properties().integrated_work) return;
   try {
-    note(BlockUse{stream.handle(), stream.submitted()});
+    note(BlockUse{stream.id(), stream.submitted()});
   } catch (const std::exception& error) {
     // A use that cannot be noted must be over before anybody reads or frees the memory.
     const BlockingScope scope;
@@ -142,7 +142,7 @@ void Storage::wait() {
     uses.push_back(use_);
   }
   for (const BlockUse& use : uses) {
-    if (use.ticket != 0) wait_for(device(), use);
+    if (use.ticket != 0) wait_for(use);
   }
   raise_fault(device());
 }
@@ -157,10 +157,7 @@ bool Storage::is_idle() {
     uses.push_back(use_);
   }
   for (const BlockUse& use : uses) {
-    Ticket ticket = 0;
-    const Device& owner = device();
-    const Status status = owner.primitives().completed_ticket(owner.ordinal(), use.stream, &ticket);
-    if (use.ticket != 0 && (status != kSuccess || ticket < use.ticket)) return false;
+    if (use.ticket != 0 && completed_ticket(use.stream, use.ticket) < use.ticket) return false;
   }
   return true;
 }

@@ -47,12 +47,13 @@ Stream*& current_slot(const Device& device) {
 }  // namespace
 
 Stream::Stream(Device& device, StreamHandle handle, bool owned)
-    : device_(device), handle_(handle), owned_(owned) {}
+    : device_(device), handle_(handle), id_(stream_id(device, handle)), owned_(owned) {}
 
 Stream::~Stream() {
   Stream*& slot = current_slot(device_);
   if (slot == this) slot = nullptr;
   if (!owned_) return;
+  retire_stream(id_);
   const Primitives& table = device_.primitives();
   const Status status = table.stream_destroy(device_.ordinal(), handle_);
   if (status != kSuccess) {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "device/device.h"
+#include "stream/order.h"
 
 namespace nbx {
 
@@ -19,6 +20,7 @@ class Stream {
 
   [[nodiscard]] Device& device() const noexcept { return device_; }
   [[nodiscard]] StreamHandle handle() const noexcept { return handle_; }
+  [[nodiscard]] StreamId id() const noexcept { return id_; }
 
   /// The ticket of the newest work submitted; 0 on devices whose work is complete on return.
   [[nodiscard]] Ticket submitted() const;
@@ -36,6 +38,7 @@ class Stream {
 
   Device& device_;
   StreamHandle handle_;
+  StreamId id_;
   bool owned_;
   std::atomic<Ticket> completed_{0};
 };

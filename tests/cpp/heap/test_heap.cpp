@@ -38,7 +38,7 @@ class HeapTest : public ::testing::TestWithParam<bool> {
     return heap.allocate(bytes, alignment, stream, account);
   }
   void give(const Block& block, std::uint64_t requested) {
-    heap.free(block, requested, account, 0, 0);
+    heap.free(block, requested, account, stream.id(), 0);
   }
   void expect_identity() {
     const HeapStatistics s = heap.statistics();
@@ -242,7 +242,7 @@ TEST_P(HeapTest, AFailedDriverCallAtAnyPointLeavesWholeBooks) {
       }
       const bool failed = driver().fail_allocation < 0;
       EXPECT_EQ(refused, failed && status != kAllocationRefused ? 1 : 0) << "call " << call;
-      for (const auto& [block, bytes] : blocks) tested.free(block, bytes, tree, 0, 0);
+      for (const auto& [block, bytes] : blocks) tested.free(block, bytes, tree, kNoStream, 0);
       tested.trim();
       EXPECT_EQ(driver().used, 0u);
       EXPECT_EQ(tree.granted(), 0u);
@@ -278,7 +278,7 @@ TEST_P(HeapTest, FourThreadsShareOneHeap) {
           const std::uint64_t bytes = 1 + random() % (random() % 8 == 0 ? 3 * kMega : 20000);
           held.emplace_back(heap.allocate(bytes, 64, stream, own), bytes);
         } else if (!held.empty()) {
-          heap.free(held.back().first, held.back().second, own, 0, 0);
+          heap.free(held.back().first, held.back().second, own, kNoStream, 0);
           held.pop_back();
         }
         if (i % 64 == 0) {
@@ -287,12 +287,12 @@ TEST_P(HeapTest, FourThreadsShareOneHeap) {
           const std::lock_guard<std::mutex> guard(exchange_mutex);
           exchange.emplace_back(block, bytes);
           std::swap(exchange[random() % exchange.size()], exchange.back());
-          heap.free(exchange.back().first, exchange.back().second, account, 0, 0);
+          heap.free(exchange.back().first, exchange.back().second, account, kNoStream, 0);
           exchange.pop_back();
         }
         if (i % 512 == 0) heap.trim();
       }
-      for (const auto& [block, bytes] : held) heap.free(block, bytes, own, 0, 0);
+      for (const auto& [block, bytes] : held) heap.free(block, bytes, own, kNoStream, 0);
     });
   }
   for (auto& thread : threads) thread.join();
@@ -338,6 +338,7 @@ TEST_P(HostHeap, SmallBlocksNeverPinALargeSegment) {
 class StreamHeap : public HeapTest {
  protected:
   Stream other{device, 2, false};
+  StreamId id(StreamHandle handle) { return stream_id(device, handle); }
   /// Fills the device, so that only what is freed can serve.
   void fill() { driver().capacity = driver().used; }
 };
@@ -346,19 +347,19 @@ INSTANTIATE_TEST_SUITE_P(Device, StreamHeap, ::testing::Values(false));
 TEST_P(StreamHeap, AFreedBlockIsReusableOnItsStreamAtOnce) {
   const Block block = take(2 * kMega);
   fill();
-  heap.free(block, 2 * kMega, account, 0, 5);
+  heap.free(block, 2 * kMega, account, stream.id(), 5);
   EXPECT_EQ(heap.statistics().pending, 2 * kMega);
   const Block again = take(2 * kMega);
   EXPECT_EQ(again.address, block.address);
   EXPECT_EQ(driver().waits, 0u);
   // Dropped without new work: the old work may still run.
-  heap.free(again, 2 * kMega, account, 0, 0);
+  heap.free(again, 2 * kMega, account, stream.id(), 0);
   EXPECT_EQ(heap.statistics().pending, 2 * kMega);
 }
 
 TEST_P(StreamHeap, AnotherStreamGetsItOnceTheTicketIsComplete) {
   const Block block = take(2 * kMega);
-  heap.free(block, 2 * kMega, account, 0, 5);
+  heap.free(block, 2 * kMega, account, stream.id(), 5);
   const Block elsewhere = heap.allocate(2 * kMega, 64, other, account);
   EXPECT_NE(elsewhere.address, block.address);
   driver().completed[0] = 5;
@@ -371,7 +372,7 @@ TEST_P(StreamHeap, AnotherStreamGetsItOnceTheTicketIsComplete) {
 TEST_P(StreamHeap, PressureWaitsForPendingWorkBeforeRefusing) {
   const Block block = take(2 * kMega);
   fill();
-  heap.free(block, 2 * kMega, account, 0, 5);
+  heap.free(block, 2 * kMega, account, stream.id(), 5);
   const Block reused = heap.allocate(2 * kMega, 64, other, account);
   EXPECT_EQ(reused.address, block.address);
   EXPECT_EQ(driver().waits, 1u);
@@ -380,7 +381,7 @@ TEST_P(StreamHeap, PressureWaitsForPendingWorkBeforeRefusing) {
 
 TEST_P(StreamHeap, WorkOfSeveralStreamsMustAllBeComplete) {
   const Block block = take(2 * kMega);
-  const BlockUse uses[] = {{0, 5}, {2, 7}, {3, 1}};
+  const BlockUse uses[] = {{id(0), 5}, {id(2), 7}, {id(3), 1}};
   heap.free_after(block, 2 * kMega, account, uses, 3);
   EXPECT_EQ(heap.statistics().pending, 2 * kMega);
   driver().completed[0] = 5;
@@ -395,7 +396,7 @@ TEST_P(StreamHeap, WorkOfSeveralStreamsMustAllBeComplete) {
 
 TEST_P(StreamHeap, AStreamThatIsGoneCostsOneSynchronization) {
   const Block block = take(2 * kMega);
-  heap.free(block, 2 * kMega, account, 9, 5);
+  heap.free(block, 2 * kMega, account, id(9), 5);
   driver().gone[9] = true;
   EXPECT_EQ(heap.trim(), 2 * kMega);
   EXPECT_EQ(driver().synchronizations, 1u);
@@ -444,7 +445,7 @@ TEST_P(StreamHeap, PendingBlocksAreNeverGivenToAnotherStreamEarly) {
       for (std::size_t user = 0; user < 3; ++user) {
         if (user != gone.stream && random() % 4 != 0) continue;
         const Ticket ticket = ++submitted[user];
-        uses.push_back({user, ticket});
+        uses.push_back({streams[user].id(), ticket});
         freed.push_back(
             {gone.block.address, gone.block.address + gone.block.granted, user, ticket});
       }

@@ -31,7 +31,7 @@ class SimHeap : public ::testing::Test {
   Block take(std::uint64_t bytes, Stream& stream) { return heap.allocate(bytes, 64, stream, root); }
   Block take(std::uint64_t bytes) { return take(bytes, default_stream(device)); }
   void give(const Block& block, std::uint64_t bytes, Stream& stream, Ticket ticket) {
-    heap.free(block, bytes, root, stream.handle(), ticket);
+    heap.free(block, bytes, root, stream.id(), ticket);
   }
   void expect_identity() {
     const HeapStatistics s = heap.statistics();
@@ -44,8 +44,10 @@ class SimHeap : public ::testing::Test {
 TEST_F(SimHeap, EveryFailingCallLeavesWholeBooks) {
   std::mt19937_64 random(fresh_seed("EveryFailingCallLeavesWholeBooks"));
   Stream stream(device, 0, false);
-  for (const Primitive primitive : {Primitive::k_allocate, Primitive::k_completed_ticket,
-                                    Primitive::k_wait_ticket, Primitive::k_memory_info}) {
+  for (const Primitive primitive :
+       {Primitive::k_range_reserve, Primitive::k_page_create, Primitive::k_page_map,
+        Primitive::k_page_access, Primitive::k_page_unmap, Primitive::k_page_release,
+        Primitive::k_completed_ticket, Primitive::k_wait_ticket, Primitive::k_memory_info}) {
     for (std::uint64_t call = 1; call <= 8; ++call) {
       for (const Status status : {kAllocationRefused, Status{719}}) {
         sim::Fault fault;
