@@ -1,0 +1,377 @@
+"""The snapshot of the common memory viewer: segments with their blocks, and what happened before.
+
+The viewer goes back in time from the segments, so that every block of every event must lie in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from nbxtensor.memory.trace import _pickle
+from nbxtensor.memory.trace._text import LARGEST, TraceError, shown
+from nbxtensor.memory.trace._trace import Builder, Trace
+
+_PAGE = 2 * 1024 * 1024
+_ACTIONS = {
+    "segment_alloc": "map",
+    "segment_map": "map",
+    "segment_free": "unmap",
+    "segment_unmap": "unmap",
+    "oom": "refuse",
+}
+_ALLOCATED = ("active_allocated", "active_pending_free")
+
+
+def is_snapshot(head: str) -> bool:
+    """Tell a pickle by its first bytes."""
+    return len(head) > 1 and head[0] == "\x80" and "\x02" <= head[1] <= "\x05"
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+class _Node:
+    """A container of the snapshot, with the way to it for errors."""
+
+    def __init__(self, name: str, path: str, value: Any) -> None:
+        self.name, self.path, self.value = name, path, value
+
+    def fail(self, found: str, allowed: str) -> TraceError:
+        return TraceError(self.name, f"{found} at {self.path or 'the top'}", allowed)
+
+    def items(self, key: str) -> list[_Node]:
+        """Return the containers of a list."""
+        found = self._get(key, [])
+        if not isinstance(found, list | tuple):
+            raise self.fail(f"{key}: {shown(found)}", "a list")
+        return [_Node(self.name, f"{self.path}{key}[{i}].", item) for i, item in enumerate(found)]
+
+    def integer(self, *keys: str, default: int | None = None) -> int:
+        """Return a number under the first of the keys that is there."""
+        for key in keys:
+            found = self._get(key, None)
+            if found is not None:
+                if (
+                    isinstance(found, bool)
+                    or not isinstance(found, int)
+                    or (not 0 <= found <= LARGEST)
+                ):
+                    raise self.fail(f"{key}: {shown(found)}", f"a whole number, 0 .. {LARGEST}")
+                return found
+        if default is None:
+            raise self.fail(f"no {keys[0]}", "it")
+        return default
+
+    def text(self, key: str) -> str:
+        """Return a text; empty if there is none."""
+        found = self._get(key, "")
+        if not isinstance(found, str):
+            raise self.fail(f"{key}: {shown(found)}", "a text")
+        return found
+
+    def frames(self) -> str:
+        """Return the frames, innermost first, one a line."""
+        lines = []
+        for frame in self.items("frames"):
+            number = frame.integer("line", default=0)
+            lines.append(f"{frame.text('filename')}:{number} {frame.text('name')}")
+        return "\n".join(lines)
+
+    def tag(self) -> str:
+        """Return the category or the attached text, if there is one."""
+        found = self._get("user_metadata", None) or self._get("category", "")
+        return found if isinstance(found, str) else ""
+
+    def _get(self, key: str, default: Any) -> Any:
+        if not isinstance(self.value, dict):
+            raise self.fail(shown(self.value), "a dict")
+        return self.value.get(key, default)
+
+
+def read_snapshot(data: bytes, name: str) -> Trace:
+    """Read the events of the first device that has any; blocks from before them come first."""
+    value = _pickle.loads(data, name)
+    if isinstance(value, list | tuple):  # an early form: segments only
+        value = {"segments": value, "device_traces": []}
+    root = _Node(name, "", value)
+    traces = _Node(name, "", {"traces": root._get("device_traces", [])}).items("traces")
+    device = 0
+    events: list[_Node] = []
+    for i, trace in enumerate(traces):
+        events = _Node(name, f"device_traces[{i}]", {"": trace.value}).items("")
+        if events:
+            device = i
+            break
+    segments = root.items("segments")
+    if not events and segments:
+        device = segments[0].integer("device", default=0)
+    builder = Builder("snapshot", _device_name(root, device), "ns")
+    held = _blocks(segments, device)
+    _add_events(builder, events, held)
+    return builder.build().validate(name)
+
+
+def _device_name(root: _Node, device: int) -> str:
+    names = root._get("device_names", None)
+    if isinstance(names, list) and device < len(names) and isinstance(names[device], str):
+        return str(names[device])
+    return f"cuda:{device}"
+
+
+def _blocks(segments: Iterable[_Node], device: int) -> dict[int, tuple[int, int, str, str]]:
+    """Return what is live at the end: bytes, stream, tag and frames by address."""
+    held = {}
+    for segment in segments:
+        if segment.integer("device", default=0) != device:
+            continue
+        address = segment.integer("address")
+        stream = segment.integer("stream", default=0)
+        for block in segment.items("blocks"):
+            size = block.integer("size")
+            if block.text("state") in _ALLOCATED:
+                requested = block.integer("requested_size", default=size)
+                start = block.integer("address", default=address)
+                held[start] = (requested, stream, block.tag(), block.frames())
+            address += size
+    return held
+
+
+def _add_events(
+    builder: Builder, events: list[_Node], held: dict[int, tuple[int, int, str, str]]
+) -> None:
+    """Append what was live before the first event, then the events."""
+    before, live = _before(events, held)
+    times = [event.integer("time_us", default=0) * 1000 for event in events]
+    first = times[0] if times else 0
+    blocks: dict[int, tuple[int, int]] = {}
+    for address, (size, stream, tag, frames) in before.items():
+        blocks[address] = (len(builder), size)
+        builder.add(
+            1,
+            len(builder),
+            size,
+            time=first,
+            address=address,
+            stream=stream,
+            tag=tag,
+            origin=frames,
+        )
+    for event, time in zip(events, times, strict=True):
+        action = event.text("action")
+        address, size = event.integer("addr", default=0), event.integer("size", default=0)
+        stream = event.integer("stream", default=0)
+        if action == "alloc":
+            if address in blocks:  # its free was overwritten
+                block, held_bytes = blocks.pop(address)
+                builder.missing += 1
+                builder.add(-1, block, held_bytes, time=time, address=address, stream=stream)
+            blocks[address] = (len(builder), size)
+            builder.add(
+                1,
+                len(builder),
+                size,
+                time=time,
+                address=address,
+                stream=stream,
+                tag=event.tag(),
+                origin=event.frames(),
+            )
+        elif action in ("free", "free_completed"):
+            block, held_bytes = blocks.pop(address)
+            builder.add(
+                -1,
+                block,
+                held_bytes,
+                time=time,
+                address=address,
+                stream=stream,
+                tag=event.tag(),
+                origin=event.frames(),
+            )
+        elif action in _ACTIONS:
+            builder.note(_ACTIONS[action], time, address, size)
+        elif action not in ("free_requested", "snapshot", "annotate", "workspace_snapshot"):
+            raise event.fail(
+                f"action {shown(action)}",
+                "alloc, free_requested, free_completed, "
+                "free, segment_alloc, segment_free, segment_map, segment_unmap, oom, "
+                "annotate or snapshot",
+            )
+    builder.missing += len(live - blocks.keys())
+
+
+def _before(
+    events: list[_Node], held: dict[int, tuple[int, int, str, str]]
+) -> tuple[dict[int, tuple[int, int, str, str]], set[int]]:
+    """Return what was live before the events, and the addresses that are live after them."""
+    before: dict[int, tuple[int, int, str, str]] = {}
+    seen: set[int] = set()
+    for event in events:
+        action = event.text("action")
+        if action not in ("alloc", "free", "free_completed"):
+            continue
+        address, size = event.integer("addr"), event.integer("size")
+        if action != "alloc" and address not in seen:
+            before[address] = (size, event.integer("stream", default=0), event.tag(), "")
+        if action == "alloc":
+            seen.add(address)
+        elif address in seen or address in before:
+            seen.discard(address)
+    for address, block in held.items():
+        if address not in seen and address not in before:
+            before[address] = block
+    return before, set(held)
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+def frames_of(origin: str) -> list[dict[str, Any]]:
+    """Return the viewer's frames of an origin's lines, "file:line name"."""
+    frames = []
+    for text in origin.split("\n") if origin else []:
+        place, _, function = text.partition(" ")
+        filename, _, line = place.rpartition(":")
+        if not filename or not (line.isascii() and line.isdigit()):
+            filename, line, function = text, "0", ""
+        frames.append({"filename": filename, "line": int(line), "name": function})
+    return frames
+
+
+def events_of(trace: Trace) -> list[dict[str, Any]]:
+    """Return the viewer's events: a free is requested and completed at once."""
+    frames = [frames_of(text) for text in trace.origins]
+    events: list[dict[str, Any]] = []
+    notes = [note for note in trace.notes if note.action == "refuse"]
+    columns = zip(
+        *(
+            getattr(trace, column).tolist()
+            for column in ("time", "op", "address", "bytes", "stream", "tag", "origin")
+        ),
+        strict=True,
+    )
+    for i, (time, op, address, size, stream, tag, origin) in enumerate(columns):
+        while notes and notes[0].position <= i:
+            events.append(_refusal(notes.pop(0)))
+        event = {
+            "action": "alloc",
+            "addr": address,
+            "size": size,
+            "stream": stream,
+            "time_us": time // 1000 if trace.clock == "ns" else time,
+            "frames": frames[origin],
+        }
+        if tag:
+            event["user_metadata"] = trace.tags[tag]
+        if op < 0:
+            events.append({**event, "action": "free_requested"})
+            event["action"] = "free_completed"
+        events.append(event)
+    return events + [_refusal(note) for note in notes]
+
+
+def _refusal(note: Any) -> dict[str, Any]:
+    return {
+        "action": "oom",
+        "addr": 0,
+        "size": note.bytes,
+        "stream": 0,
+        "device_free": 0,
+        "time_us": note.time // 1000,
+        "frames": [],
+    }
+
+
+def block_entry(
+    address: int, size: int, requested: int, state: str, frames: list[dict[str, Any]], tag: str
+) -> dict[str, Any]:
+    """Return the viewer's entry of one block."""
+    entry: dict[str, Any] = {
+        "address": address,
+        "size": size,
+        "requested_size": requested,
+        "state": state,
+        "frames": frames,
+    }
+    if tag:
+        entry["user_metadata"] = tag
+    return entry
+
+
+def segment_entry(
+    device: int, address: int, size: int, stream: int, blocks: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the viewer's entry of one segment; its blocks cover it."""
+    allocated = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
+    active = sum(block["size"] for block in blocks if block["state"] in _ALLOCATED)
+    return {
+        "device": device,
+        "address": address,
+        "total_size": size,
+        "allocated_size": allocated,
+        "active_size": active,
+        "requested_size": sum(
+            block["requested_size"] for block in blocks if block["state"] in _ALLOCATED
+        ),
+        "stream": stream,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": blocks,
+    }
+
+
+def fill(
+    segment: tuple[int, int], live: list[tuple[int, int, int, str, list[dict[str, Any]], str]]
+) -> list[dict[str, Any]]:
+    """Return the blocks of a segment (address, bytes): the given ones, in order, and the holes.
+
+    A given block is (address, bytes, requested, state, frames, tag).
+    """
+    at, end = segment[0], segment[0] + segment[1]
+    blocks = []
+    for address, size, requested, state, frames, tag in live:
+        if address > at:
+            blocks.append(block_entry(at, address - at, 0, "inactive", [], ""))
+        blocks.append(block_entry(address, size, requested, state, frames, tag))
+        at = address + size
+    if at < end:
+        blocks.append(block_entry(at, end - at, 0, "inactive", [], ""))
+    return blocks
+
+
+def write_snapshot(trace: Trace) -> bytes:
+    """Write a trace as a snapshot of one device with one segment under all its blocks."""
+    trace = trace.addressed()
+    allocations, frees = trace.pairs()
+    segments = []
+    if len(allocations):
+        starts, sizes = trace.address[allocations], trace.bytes[allocations]
+        low = int(starts.min()) // _PAGE * _PAGE
+        high = -(-int((starts + sizes).max()) // _PAGE) * _PAGE
+        left = sorted(allocations[frees < 0].tolist(), key=lambda i: int(trace.address[i]))
+        live = [
+            (
+                int(trace.address[i]),
+                int(trace.bytes[i]),
+                int(trace.bytes[i]),
+                "active_allocated",
+                frames_of(trace.origins[trace.origin[i]]),
+                trace.tags[trace.tag[i]],
+            )
+            for i in left
+            if trace.bytes[i] > 0
+        ]
+        blocks = fill((low, high - low), live)
+        segments.append(segment_entry(0, low, high - low, 0, blocks))
+    return _pickle.dumps(
+        {
+            "segments": segments,
+            "device_traces": [events_of(trace)],
+            "device_names": [trace.device],
+            "allocator_settings": {},
+            "external_annotations": [],
+        }
+    )
