@@ -63,7 +63,8 @@ void Space::window_from(std::uint32_t first, DeviceAddress start, Search* search
       have += bytes;
       const StreamId stream = record.lane < kHomes ? kNoStream : lanes_[record.lane]->stream;
       if (record.lane >= kHomes && record.lane != search->own &&
-          !is_ordered(search->reach.stream, BlockUse{stream, record.ticket}) &&
+          !is_ordered(search->reach.stream, BlockUse{stream, record.ticket},
+                      search->reach.follow) &&
           std::find(plan.waits.begin(), plan.waits.end(), stream) == plan.waits.end()) {
         plan.waits.push_back(stream);
       }

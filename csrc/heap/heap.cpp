@@ -176,19 +176,23 @@ Error Heap::over_budget(std::uint64_t bytes, Account& refused) const {
 // ---- captures, reclaimers, options ---------------------------------------------------------
 
 std::uint32_t Heap::begin_capture(Stream& stream) {
-  const std::lock_guard<ShortLock> guard(state_->lock);
-  const auto capture = static_cast<std::uint32_t>(state_->next_number++);
-  state_->space.begin_capture(capture, stream.id());
+  const StreamId capture = begin_stream_capture(stream.id());
+  try {
+    const std::lock_guard<ShortLock> guard(state_->lock);
+    state_->space.begin_capture(capture, capture);
+  } catch (...) {
+    end_stream_capture(capture);
+    throw;
+  }
   return capture;
 }
 
-void Heap::end_capture(std::uint32_t capture) noexcept {
-  const std::lock_guard<ShortLock> guard(state_->lock);
-  state_->space.end_capture(capture);
-}
+void Heap::end_capture(std::uint32_t capture) noexcept { end_stream_capture(capture); }
 
 void Heap::release_capture(std::uint32_t capture, const BlockUse& use) {
   const std::lock_guard<ShortLock> guard(state_->lock);
+  end_stream_capture(capture);
+  note_replay(capture, use);
   state_->space.release_capture(capture, use);
 }
 

@@ -57,6 +57,7 @@ GrowthPlan Heap::State::plan_window(const HeapRequest& request, const Reach& rea
   }
   Reach after = reach;
   after.ordered = true;
+  after.follow = submitted_ticket(request.stream);
   const std::lock_guard<ShortLock> guard(lock);
   return space.plan_growth(after, request.granted, request.alignment);
 }

@@ -34,10 +34,7 @@ Space::Space(const Space& other)
 std::uint32_t Space::lane_of(StreamId stream) const noexcept {
   std::uint32_t found = 0;
   for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
-    const Lane& known = *lanes_[lane];
-    if (known.stream != stream || !known.open) continue;
-    if (known.capture != 0) return lane;
-    found = lane;
+    if (lanes_[lane]->stream == stream) found = lane;
   }
   return found;
 }
@@ -55,7 +52,6 @@ std::uint32_t Space::make_lane(StreamId stream) {
   if (const std::uint32_t known = lane_of(stream)) return known;
   const std::uint32_t lane = new_lane();
   lanes_[lane]->stream = stream;
-  lanes_[lane]->open = true;
   return lane;
 }
 
@@ -66,7 +62,8 @@ bool Space::reaches(const Reach& reach, const BlockRecord& record,
   const Lane& other = *lanes_[lane];
   if (other.capture != 0 || is_capturing(own)) return false;
   if (reach.waits) return true;
-  return reach.ordered && is_ordered(reach.stream, BlockUse{other.stream, record.ticket});
+  return reach.ordered &&
+         is_ordered(reach.stream, BlockUse{other.stream, record.ticket}, reach.follow);
 }
 
 // ---- taking --------------------------------------------------------------------------------
@@ -200,16 +197,18 @@ std::uint32_t Space::give(std::uint32_t id, const BlockUse* uses, std::size_t co
 
 std::uint32_t Space::give_to_lane(std::uint32_t id, const BlockUse* uses, std::size_t count) {
   BlockRecord& record = records_[id];
-  std::uint32_t lane = record.home;
+  // What captured work took or used, the graph will use again.
+  std::uint32_t lane = is_capturing(record.lane) ? record.lane : record.home;
   std::vector<BlockUse> open;
-  if (is_capturing(record.lane)) {
-    lane = record.lane;
-    record.ticket = 0;
-  } else {
-    const auto note = [&](const BlockUse& use) {
-      // What captured work used, the graph will use again.
-      const std::uint32_t own = use.stream != kNoStream ? lane_of(use.stream) : 0;
-      if (is_capturing(own)) lane = own;
+  {
+    const auto note = [&](BlockUse use) {
+      if (is_capture(use.stream)) {
+        if (const std::uint32_t own = lane_of(use.stream)) {
+          lane = own;
+          return;
+        }
+        use = resolved(use);  // the graph is gone, its last launch may run
+      }
       if (use.ticket == 0) return;
       for (BlockUse& known : open) {
         if (known.stream == use.stream) {
@@ -222,14 +221,17 @@ std::uint32_t Space::give_to_lane(std::uint32_t id, const BlockUse* uses, std::s
     note(BlockUse{record.stream, record.ticket});
     for (std::size_t i = 0; i < count; ++i) note(uses[i]);
   }
-  if (is_capturing(lane)) {
+  if (open.empty()) {
     record.ticket = 0;
-  } else if (open.size() == 1) {
+  } else if (open.size() == 1 && !is_capturing(lane)) {
     lane = make_lane(open[0].stream);
     record.stream = open[0].stream;
     record.ticket = open[0].ticket;
-  } else if (open.size() > 1) {
-    waiting_.push_back(Waiting{id, std::move(open)});
+  } else {
+    // Even a capture has the block only when other work is done with it: nothing says that the
+    // graph is launched after that.
+    waiting_.push_back(
+        Waiting{id, is_capturing(lane) ? lanes_[lane]->capture : 0, std::move(open)});
     record.state = BlockState::kWaiting;
     record.generation += 1;
     return kNoBlock;
@@ -332,10 +334,12 @@ void Space::complete(StreamId stream, Ticket ticket) noexcept {
       continue;
     }
     const std::uint32_t id = waiting_[i].block;
-    waiting_[i] = std::move(waiting_.back());
+    const std::uint32_t frozen =
+        waiting_[i].capture != 0 ? lane_of_capture(waiting_[i].capture) : 0;
+    if (i + 1 < waiting_.size()) waiting_[i] = std::move(waiting_.back());
     waiting_.pop_back();
     records_[id].ticket = 0;
-    put(id, records_[id].home);
+    put(id, frozen != 0 ? frozen : records_[id].home);
   }
 }
 
@@ -352,17 +356,17 @@ void Space::begin_capture(CaptureId capture, StreamId stream) {
   Lane& lane = *lanes_[new_lane()];
   lane.stream = stream;
   lane.capture = capture;
-  lane.open = true;
-}
-
-void Space::end_capture(CaptureId capture) noexcept {
-  if (const std::uint32_t lane = lane_of_capture(capture)) lanes_[lane]->open = false;
 }
 
 void Space::release_capture(CaptureId capture, const BlockUse& use) {
   const std::uint32_t frozen = lane_of_capture(capture);
   if (frozen == 0) return;
   const std::uint32_t after = use.ticket != 0 ? make_lane(use.stream) : 0;
+  for (Waiting& entry : waiting_) {
+    if (entry.capture != capture) continue;
+    if (use.ticket != 0) entry.uses.push_back(use);
+    entry.capture = 0;
+  }
   for (std::uint32_t id = 1; id < records_.size(); ++id) {
     BlockRecord& record = records_[id];
     if (record.lane != frozen) continue;

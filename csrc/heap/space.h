@@ -107,7 +107,6 @@ class Space {
 
   // ---- captures: what `stream` takes and frees stays with the capture until it is released ----
   void begin_capture(CaptureId capture, StreamId stream);
-  void end_capture(CaptureId capture) noexcept;  // its blocks are frozen
   /// Its blocks are free after `use`.
   void release_capture(CaptureId capture, const BlockUse& use);
 
@@ -160,7 +159,6 @@ class Space {
     explicit Lane(std::uint32_t granule_bits) : bins(granule_bits) {}
     StreamId stream = kNoStream;
     CaptureId capture = 0;
-    bool open = true;  // of a capture: it goes on
     Bins bins;
   };
   struct Waiting {
@@ -195,6 +193,7 @@ class Space {
            segments_[record.segment].pages == nullptr;
   }
   struct Search;
+    CaptureId capture;  // whose lane it goes to; 0: home
   void window_from(std::uint32_t first, DeviceAddress start, Search* search) const;
   void windows_of(std::uint32_t gap, Search* search) const;
   void return_pieces(std::uint32_t id, std::uint32_t lane);

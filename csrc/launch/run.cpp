@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "launch/plan.h"
+#include "stream/callback.h"
 #include "stream/fault.h"
 
 namespace nbx {
@@ -34,6 +35,7 @@ struct QueuedCall {
 };
 
 void run_queued(void* payload) {
+  const CallbackScope scope;
   auto& call = *static_cast<QueuedCall*>(payload);
   try {
     call.kernel(KernelCall{call.views.data(), call.views.size(), call.scalars.data(),
@@ -46,6 +48,7 @@ void run_queued(void* payload) {
 }
 
 void discard_queued(void* payload) {
+  const CallbackScope scope;
   const std::unique_ptr<QueuedCall> owned(static_cast<QueuedCall*>(payload));
 }
 

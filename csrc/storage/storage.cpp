@@ -1,10 +1,13 @@
 #include "storage/storage.h"
 
+#include <algorithm>
 #include <mutex>
 #include <new>
 
 #include "core/log.h"
 #include "heap/blocking.h"
+#include "storage/late.h"
+#include "stream/callback.h"
 #include "stream/fault.h"
 
 namespace nbx {
@@ -104,28 +107,60 @@ Reference<Storage> Storage::borrow(DeviceMemory& memory, DeviceAddress address, 
   return Reference<Storage>::adopt(storage);
 }
 
+// ---- uses ----------------------------------------------------------------------------------
+
 void Storage::note(const BlockUse& use) {
   const std::lock_guard<ShortLock> guard(uses_lock_);
-  if (use_.ticket == 0 || use_.stream == use.stream) {
+  if (use_.stream == kNoStream) {
     use_ = use;
+    used_.store(true, std::memory_order_release);
+    return;
+  }
+  if (use_.stream == use.stream) {
+    use_.ticket = std::max(use_.ticket, use.ticket);
     return;
   }
   for (BlockUse& known : more_uses_) {
     if (known.stream != use.stream) continue;
-    known.ticket = use.ticket;
+    known.ticket = std::max(known.ticket, use.ticket);
+    return;
+  }
+  // A use that is over makes room: the list is as long as the streams that are behind.
+  const auto over = [](const BlockUse& known) {
+    return !is_capture(known.stream) && known_completed(known.stream) >= known.ticket;
+  };
+  if (over(use_)) {
+    use_ = use;
+    return;
+  }
+  for (BlockUse& known : more_uses_) {
+    if (!over(known)) continue;
+    known = use;
     return;
   }
   more_uses_.push_back(use);
 }
 
+std::vector<BlockUse> Storage::uses() const {
+  const std::lock_guard<ShortLock> guard(uses_lock_);
+  std::vector<BlockUse> all = more_uses_;
+  all.push_back(use_);
+  return all;
+}
+
+void Storage::record_use(Stream& stream) {
+  if (stream.device().properties().integrated_work) return;
+  note(stream.use());
+  run_late_owners();
+}
+
 void Storage::touch(Stream& stream) noexcept {
-  if (device().properties().integrated_work) return;
   try {
-    note(BlockUse{stream.id(), stream.submitted()});
+    record_use(stream);
   } catch (const std::exception& error) {
     // A use that cannot be noted must be over before anybody reads or frees the memory.
     const BlockingScope scope;
-    const Status status = device().primitives().synchronize(device().ordinal());
+    const Status status = stream.device().primitives().synchronize(stream.device().ordinal());
     log(LogLevel::kError, std::string("touch: ") + error.what() +
                               "; the device was synchronized instead, status " +
                               std::to_string(status));
@@ -133,48 +168,54 @@ void Storage::touch(Stream& stream) noexcept {
 }
 
 void Storage::wait() {
-  if (device().properties().integrated_work) return;
-  std::vector<BlockUse> uses;
-  {
-    const std::lock_guard<ShortLock> guard(uses_lock_);
-    if (use_.ticket == 0 && more_uses_.empty()) return;
-    uses = more_uses_;
-    uses.push_back(use_);
+  if (!used_.load(std::memory_order_acquire)) return;
+  for (const BlockUse& use : uses()) {
+    const BlockUse work = resolved(use);
+    if (work.ticket != 0) wait_for(work);
   }
-  for (const BlockUse& use : uses) {
-    if (use.ticket != 0) wait_for(use);
-  }
+  run_late_owners();
   raise_fault(device());
 }
 
 bool Storage::is_idle() {
-  if (device().properties().integrated_work) return true;
-  std::vector<BlockUse> uses;
-  {
-    const std::lock_guard<ShortLock> guard(uses_lock_);
-    if (use_.ticket == 0 && more_uses_.empty()) return true;
-    uses = more_uses_;
-    uses.push_back(use_);
-  }
-  for (const BlockUse& use : uses) {
-    if (use.ticket != 0 && completed_ticket(use.stream, use.ticket) < use.ticket) return false;
+  if (!used_.load(std::memory_order_acquire)) return true;
+  for (const BlockUse& use : uses()) {
+    const BlockUse work = resolved(use);
+    if (work.ticket != 0 && completed_ticket(work.stream, work.ticket) < work.ticket) return false;
   }
   return true;
 }
 
-void Storage::destroy() noexcept {
-  if (finalizer_ != nullptr) {
+// ---- the end -------------------------------------------------------------------------------
+
+void Storage::finish_borrowed() noexcept {
+  LateOwner late{owner_, finalizer_, account_, counted_, {}};
+  if (used_.load(std::memory_order_acquire)) {
     try {
-      // The owner must not have its memory back while queued work still uses it.
-      if (use_.ticket != 0) {
+      late.uses = uses();
+      // The owner must not have its memory back while queued work still uses it. A callback of a
+      // driver may not wait, nor call it.
+      if (!inside_callback()) {
         const BlockingScope scope;
         wait();
+        late.uses.clear();
       }
+      late.uses.erase(std::remove_if(late.uses.begin(), late.uses.end(),
+                                     [](const BlockUse& use) {
+                                       const BlockUse work = resolved(use);
+                                       return known_completed(work.stream) >= work.ticket;
+                                     }),
+                      late.uses.end());
     } catch (const std::exception& error) {
-      log(LogLevel::kError, std::string("storage: ") + error.what());
+      log(LogLevel::kDebug, std::string("storage: finalized later: ") + error.what());
     }
-    if (counted_ != 0) account_->release(counted_, counted_);
-    finalizer_(owner_);
+  }
+  finish_owner(std::move(late));
+}
+
+void Storage::destroy() noexcept {
+  if (finalizer_ != nullptr) {
+    finish_borrowed();
   } else if (more_uses_.empty()) {
     memory_->heap.free(block_, bytes_, *account_, use_.stream, use_.ticket);
   } else {

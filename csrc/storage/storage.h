@@ -1,6 +1,7 @@
 // Storage: counted bytes with a device, a heap and an owner.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -64,6 +65,8 @@ class Storage : public Counted<Storage> {
 
   /// Work on `stream` uses this memory: a later free waits for it, and so does host access.
   void touch(Stream& stream) noexcept;
+  /// The same for work that others submitted. Throws Error(kDevice) if the driver cannot say which.
+  void record_use(Stream& stream);
   /// Blocks until the last touching work is complete (at once on the cpu). Release the Python lock
   /// first.
   void wait();
@@ -76,6 +79,8 @@ class Storage : public Counted<Storage> {
   explicit Storage(DeviceMemory& memory) noexcept : memory_(&memory) {}
   ~Storage() = default;
   void note(const BlockUse& use);
+  [[nodiscard]] std::vector<BlockUse> uses() const;
+  void finish_borrowed() noexcept;
 
   DeviceMemory* memory_;
   Account* account_ = nullptr;
@@ -85,10 +90,11 @@ class Storage : public Counted<Storage> {
   void* owner_ = nullptr;
   Finalizer finalizer_ = nullptr;
   // Work that touched the memory: the last of one stream inline, of further streams in the list.
-  // Stream handles, not Streams: a storage may outlive the stream that used it.
+  // Names, not Streams: a storage may outlive the stream that used it.
   BlockUse use_;
   std::vector<BlockUse> more_uses_;
-  ShortLock uses_lock_;
+  mutable ShortLock uses_lock_;
+  std::atomic<bool> used_{false};  // there are uses
   bool writable_ = true;
 };
 

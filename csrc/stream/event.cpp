@@ -26,8 +26,17 @@ void Event::record(Stream& stream) {
                                        " and the stream of " + stream.device().name() +
                                        "; make the event for the stream's device");
   }
+  // Read before the mark is made: what it stands for at least.
+  const BlockUse mark = stream.use();
   device_.check(device_.primitives().event_record(device_.ordinal(), handle_, stream.handle()),
                 "event_record");
+  const std::lock_guard<std::mutex> guard(mark_lock_);
+  mark_ = mark;
+}
+
+BlockUse Event::mark() const {
+  const std::lock_guard<std::mutex> guard(mark_lock_);
+  return mark_;
 }
 
 void Event::block(Stream& stream) {
@@ -37,20 +46,26 @@ void Event::block(Stream& stream) {
     synchronize();
     return;
   }
+  const BlockUse mark = this->mark();
   other.check(other.primitives().stream_wait_event(other.ordinal(), stream.handle(), handle_),
               "stream_wait_event");
+  stream.note_wait(mark);
 }
 
 bool Event::is_complete() {
+  const BlockUse mark = this->mark();
   bool complete = false;
   device_.check(device_.primitives().event_query(device_.ordinal(), handle_, &complete),
                 "event_query");
+  if (complete && mark.ticket != 0) note_completed(mark);
   return complete;
 }
 
 void Event::synchronize() {
+  const BlockUse mark = this->mark();
   device_.check(device_.primitives().event_synchronize(device_.ordinal(), handle_),
                 "event_synchronize");
+  if (mark.ticket != 0) note_completed(mark);
   raise_fault(device_);
 }
 

@@ -1,6 +1,8 @@
 // Events: marks in the order of a stream.
 #pragma once
 
+#include <mutex>
+
 #include "device/device.h"
 #include "stream/stream.h"
 
@@ -28,9 +30,14 @@ class Event {
   [[nodiscard]] double seconds_to(const Event& end) const;
 
  private:
+  [[nodiscard]] BlockUse mark() const;
+
   Device& device_;
   EventHandle handle_ = 0;
   bool timing_;
+  // What the mark stands for: an event may be recorded by one thread and waited for by another.
+  mutable std::mutex mark_lock_;
+  BlockUse mark_;
 };
 
 }  // namespace nbx

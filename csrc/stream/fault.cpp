@@ -42,4 +42,7 @@ void raise_fault(Device& device) {
   throw error;
 }
 
+void fault_lock() noexcept { faults().mutex.lock(); }
+void fault_unlock() noexcept { faults().mutex.unlock(); }
+
 }  // namespace nbx

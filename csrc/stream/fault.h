@@ -13,4 +13,8 @@ void record_fault(Device& device, Error error) noexcept;
 /// is none. Called after every wait and before new work is queued.
 void raise_fault(Device& device);
 
+/// For forks: holds the kept errors still.
+void fault_lock() noexcept;
+void fault_unlock() noexcept;
+
 }  // namespace nbx

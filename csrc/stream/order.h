@@ -1,6 +1,7 @@
 // What is known of the order of streams: which work is complete, and which streams wait for which.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "device/device.h"
@@ -12,32 +13,63 @@ namespace nbx {
 using StreamId = std::uint32_t;
 inline constexpr StreamId kNoStream = 0;
 
-/// Work of a stream, up to a ticket. May outlive the stream.
+/// Work of a stream, up to a ticket. May outlive the stream. Of a capture: all that it recorded.
 struct BlockUse {
   StreamId stream = kNoStream;
   Ticket ticket = 0;
 };
 
-/// The name of a stream that the driver knows by this handle; made on first use.
+inline constexpr Ticket kAnyTicket = ~Ticket{0};
+
+/// The name of a stream that the driver knows by this handle, whoever made it; on first use new.
 [[nodiscard]] StreamId stream_id(Device& device, StreamHandle handle);
+/// Where to read under which name the stream's work goes now: its own, or that of its capture.
+[[nodiscard]] const std::atomic<StreamId>& current_name(StreamId stream) noexcept;
 /// The stream's driver destroys it next: its name stays valid for the work that it leaves behind,
-/// and the handle may be given to another stream.
+/// which an event tells the end of, and the handle may be given to another stream.
 void retire_stream(StreamId stream) noexcept;
 
 /// The ticket of the newest work submitted to the stream, waits included; asks the driver.
 [[nodiscard]] Ticket submitted_ticket(StreamId stream);
-/// The newest ticket of the stream that is complete; asks the driver. A stream that the driver no
-/// longer knows may have left work behind: the whole device is waited for then, and `newest` is the
-/// answer.
+/// The newest ticket of the stream that is known to be complete. Calls no driver, takes no lock.
+[[nodiscard]] Ticket known_completed(StreamId stream) noexcept;
+/// Somebody has seen the work complete.
+void note_completed(const BlockUse& use) noexcept;
+/// The newest ticket of the stream that is complete; asks the driver unless it is known that
+/// `newest` is. A stream of others that the driver no longer knows may have left work behind: the
+/// whole device is waited for then, and `newest` is the answer.
 [[nodiscard]] Ticket completed_ticket(StreamId stream, Ticket newest);
 /// Blocks until the work is complete.
 void wait_for(const BlockUse& use);
 
-/// True if work submitted to `later` from now on runs after `use`, by waits that were made already.
-/// Calls no driver and takes no lock.
-[[nodiscard]] bool is_ordered(StreamId later, const BlockUse& use) noexcept;
+/// True if work submitted to `later` from now on runs after `use`: that is complete, or `later`
+/// waits for it, itself or through other streams, by waits up to its ticket `by`. Calls no driver
+/// and takes no lock.
+[[nodiscard]] bool is_ordered(StreamId later, const BlockUse& use, Ticket by = kAnyTicket) noexcept;
+/// A wait of `later` for the work `mark` has been given to the driver. With it `later` waits for
+/// what the other stream waited for when the mark was made.
+void note_wait(StreamId later, const BlockUse& mark) noexcept;
 /// Makes it so: work submitted to `later` from now on runs after what `earlier` has been given so
-/// far. False if the driver refuses, as while one of them is captured.
+/// far, so that no waits ever form a ring. False if the driver refuses, or one of them is captured
+/// or gone.
 [[nodiscard]] bool insert_wait(StreamId later, StreamId earlier);
+
+// ---- captures ------------------------------------------------------------------------------
+
+/// While a stream is captured its work goes under a name of the capture, as it runs whenever the
+/// graph is launched and not by the stream's tickets.
+inline constexpr StreamId kCaptureBit = StreamId{1} << 31;
+[[nodiscard]] constexpr bool is_capture(StreamId stream) noexcept {
+  return (stream & kCaptureBit) != 0;
+}
+/// Throws Error(kValue) if the stream is captured already.
+[[nodiscard]] StreamId begin_stream_capture(StreamId stream);
+/// Another stream waits for captured work, and belongs to the capture from then on.
+void join_stream_capture(StreamId stream, StreamId capture) noexcept;
+void end_stream_capture(StreamId capture) noexcept;
+/// The graph was launched: what the capture used is used until then.
+void note_replay(StreamId capture, const BlockUse& launch) noexcept;
+/// Of a capture the newest launch of its graph, nothing if there was none; else the use itself.
+[[nodiscard]] BlockUse resolved(const BlockUse& use) noexcept;
 
 }  // namespace nbx

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/log.h"
-#include "stream/event.h"
 #include "stream/fault.h"
+#include "stream/names.h"
 
 namespace nbx {
 namespace {
@@ -47,13 +47,17 @@ Stream*& current_slot(const Device& device) {
 }  // namespace
 
 Stream::Stream(Device& device, StreamHandle handle, bool owned)
-    : device_(device), handle_(handle), id_(stream_id(device, handle)), owned_(owned) {}
+    : device_(device),
+      handle_(handle),
+      own_(stream_id(device, handle)),
+      name_(current_name(own_)),
+      owned_(owned) {}
 
 Stream::~Stream() {
   Stream*& slot = current_slot(device_);
   if (slot == this) slot = nullptr;
   if (!owned_) return;
-  retire_stream(id_);
+  retire_stream(own_);
   const Primitives& table = device_.primitives();
   const Status status = table.stream_destroy(device_.ordinal(), handle_);
   if (status != kSuccess) {
@@ -63,50 +67,70 @@ Stream::~Stream() {
 
 Ticket Stream::submitted() const {
   if (device_.properties().integrated_work) return 0;
-  Ticket ticket = 0;
-  device_.check(device_.primitives().submitted_ticket(device_.ordinal(), handle_, &ticket),
-                "submitted_ticket");
-  return ticket;
+  return submitted_ticket(own_);
+}
+
+BlockUse Stream::use() const {
+  const StreamId name = id();
+  return BlockUse{name, is_capture(name) ? 0 : submitted()};
 }
 
 bool Stream::is_complete(Ticket wanted) {
-  if (completed_.load(std::memory_order_acquire) >= wanted) return true;
+  if (known_completed(own_) >= wanted) return true;
   Ticket ticket = 0;
   device_.check(device_.primitives().completed_ticket(device_.ordinal(), handle_, &ticket),
                 "completed_ticket");
-  note_completed(ticket);
+  note_completed(BlockUse{own_, ticket});
   return ticket >= wanted;
 }
 
-void Stream::note_completed(Ticket ticket) noexcept {
-  Ticket known = completed_.load(std::memory_order_relaxed);
-  while (known < ticket &&
-         !completed_.compare_exchange_weak(known, ticket, std::memory_order_release)) {
-  }
-}
-
 void Stream::wait(Ticket ticket) {
-  if (completed_.load(std::memory_order_acquire) < ticket) {
+  if (known_completed(own_) < ticket) {
     device_.check(device_.primitives().wait_ticket(device_.ordinal(), handle_, ticket),
                   "wait_ticket");
-    note_completed(ticket);
+    note_completed(BlockUse{own_, ticket});
   }
   raise_fault(device_);
 }
 
 void Stream::synchronize() {
   if (!device_.properties().integrated_work) {
+    const Ticket submitted = this->submitted();
     device_.check(device_.primitives().stream_synchronize(device_.ordinal(), handle_),
                   "stream_synchronize");
+    note_completed(BlockUse{own_, submitted});
   }
   raise_fault(device_);
 }
 
 void Stream::wait_stream(Stream& other) {
-  if (&other == this || other.device_.properties().integrated_work) return;
-  Event event(other.device_, false);
-  event.record(other);
-  event.block(*this);
+  if (own_ == other.own_ || other.device_.properties().integrated_work) return;
+  if (other.device_.kind() != device_.kind()) {
+    // Different drivers cannot wait for each other's events; the host does.
+    other.synchronize();
+    return;
+  }
+  other.device_.require(Primitive::k_event_create);
+  const PooledEvent event(other.device_);
+  if (event.handle() == 0) {
+    throw Error(ErrorKind::kDevice, "wait_stream: " + other.device_.name() +
+                                        " refused to make an event; synchronize the stream");
+  }
+  const BlockUse mark = other.use();
+  const Primitives& from = other.device_.primitives();
+  other.device_.check(from.event_record(other.device_.ordinal(), event.handle(), other.handle_),
+                      "event_record");
+  device_.check(device_.primitives().stream_wait_event(device_.ordinal(), handle_, event.handle()),
+                "stream_wait_event");
+  note_wait(mark);
+}
+
+void Stream::note_wait(const BlockUse& mark) noexcept {
+  if (is_capture(mark.stream)) {
+    join_stream_capture(own_, mark.stream);
+  } else if (mark.ticket != 0) {
+    nbx::note_wait(id(), mark);
+  }
 }
 
 Stream& default_stream(Device& device) {

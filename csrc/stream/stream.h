@@ -10,7 +10,8 @@
 
 namespace nbx {
 
-/// An ordered queue of work. Stream 0 of a device is its default stream and always exists.
+/// An ordered queue of work. Stream 0 of a device is its default stream and always exists. Several
+/// objects may name one stream; those that do not own it leave it alone when they go.
 class Stream {
  public:
   Stream(Device& device, StreamHandle handle, bool owned);
@@ -20,10 +21,15 @@ class Stream {
 
   [[nodiscard]] Device& device() const noexcept { return device_; }
   [[nodiscard]] StreamHandle handle() const noexcept { return handle_; }
-  [[nodiscard]] StreamId id() const noexcept { return id_; }
+  /// The name that its work goes under: its own, or while it is captured that of the capture.
+  [[nodiscard]] StreamId id() const noexcept { return name_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool is_captured() const noexcept { return is_capture(id()); }
 
   /// The ticket of the newest work submitted; 0 on devices whose work is complete on return.
   [[nodiscard]] Ticket submitted() const;
+  /// All work submitted so far; of a captured stream what the capture recorded, which has no
+  /// ticket.
+  [[nodiscard]] BlockUse use() const;
   /// The newest ticket known to be complete; polls the device only if the cached one is older than
   /// `wanted`.
   [[nodiscard]] bool is_complete(Ticket wanted);
@@ -32,15 +38,15 @@ class Stream {
   void synchronize();
   /// Later work on this stream runs after everything submitted to `other` so far.
   void wait_stream(Stream& other);
+  /// A wait for the mark of another stream was submitted here: its order is known from now on.
+  void note_wait(const BlockUse& mark) noexcept;
 
  private:
-  void note_completed(Ticket ticket) noexcept;
-
   Device& device_;
   StreamHandle handle_;
-  StreamId id_;
+  StreamId own_;
+  const std::atomic<StreamId>& name_;
   bool owned_;
-  std::atomic<Ticket> completed_{0};
 };
 
 /// The default stream of a device, and the calling thread's current stream on it.

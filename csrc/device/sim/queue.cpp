@@ -180,9 +180,11 @@ Status stream_destroy(std::int32_t ordinal, StreamHandle handle) {
     for (const auto& joined : abandoned->streams) joined->capture = nullptr;
   }
   entry.device().streams.erase(handle);
-  if (entry.stream->completed != entry.stream->submitted) {
-    entry.device().closing.push_back(entry.stream);
-  }
+  auto& closing = entry.device().closing;
+  closing.erase(std::remove_if(closing.begin(), closing.end(),
+                               [](const auto& s) { return s->completed == s->submitted; }),
+                closing.end());
+  if (entry.stream->completed != entry.stream->submitted) closing.push_back(entry.stream);
   return kSuccess;
 }
 

@@ -281,8 +281,15 @@ Status graph_launch(std::int32_t ordinal, GraphHandle handle, StreamHandle strea
   const auto stream = entry.world().stream(ordinal, stream_handle);
   const auto found = entry.world().graphs.find(handle);
   if (stream == nullptr || found == entry.world().graphs.end()) return kInvalidHandle;
-  return entry.world().submit(stream, std::make_shared<Replay>(found->second),
-                              found->second->seconds);
+  Graph& graph = *found->second;
+  std::vector<Mark> waits;
+  if (graph.last_launch.stream != nullptr) waits.push_back(graph.last_launch);
+  const Status status = entry.world().submit(stream, std::make_shared<Replay>(found->second),
+                                             graph.seconds, std::move(waits));
+  if (status == kSuccess && stream->capture == nullptr) {
+    graph.last_launch = Mark{stream, stream->submitted, stream->end};
+  }
+  return status;
 }
 
 Status graph_destroy(std::int32_t ordinal, GraphHandle handle) {

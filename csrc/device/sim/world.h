@@ -72,6 +72,7 @@ struct Graph {
   std::vector<std::shared_ptr<SimStream>> streams;
   std::vector<std::shared_ptr<Action>> actions;
   double seconds = 0.0;
+  Mark last_launch;  // launches of one graph run one after the other
 };
 
 struct Page {

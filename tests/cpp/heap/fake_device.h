@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <random>
@@ -137,17 +138,24 @@ inline Primitives fake_primitives(DeviceKind kind) {
   return table;
 }
 
-/// `host`: work complete on return, as on the cpu. Resets the driver.
+/// `host`: work complete on return, as on the cpu. Resets the driver; a new device each time, as
+/// what is known of a device's streams stays.
 inline Device& fake_device(bool host) {
   // Kinds that this build cannot open: streams are known by kind and ordinal.
   static const Primitives tables[] = {fake_primitives(DeviceKind::kHip),
                                       fake_primitives(DeviceKind::kMetal)};
-  static Device devices[] = {
-      {tables[0], 0,
-       DeviceProperties{"fake", "fake", 1ull << 40, 2 << 20, 256, false, false, false}},
-      {tables[1], 0, DeviceProperties{"fake", "fake", 1ull << 40, 0, 64, true, true, true}}};
+  static std::deque<Device> devices;
+  const auto ordinal = static_cast<std::int32_t>(devices.size());
+  if (host) {
+    devices.emplace_back(tables[1], ordinal,
+                         DeviceProperties{"fake", "fake", 1ull << 40, 0, 64, true, true, true});
+  } else {
+    devices.emplace_back(
+        tables[0], ordinal,
+        DeviceProperties{"fake", "fake", 1ull << 40, 2 << 20, 256, false, false, false});
+  }
   driver().reset();
-  return devices[host ? 1 : 0];
+  return devices.back();
 }
 
 }  // namespace nbx::testing
