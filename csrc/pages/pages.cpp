@@ -17,15 +17,27 @@ PageRange::PageRange(DeviceAddress base, std::uint64_t bytes, std::uint64_t gran
   if (cells_ == nullptr) throw std::bad_alloc();
 }
 
+bool PageRange::empty() const noexcept {
+  const std::uint64_t count = bytes_ / granule_;
+  return std::all_of(cells_.get(), cells_.get() + count,
+                     [](const Cell& cell) { return cell.granules == 0; });
+}
+
 void PageRange::Free::operator()(Cell* cells) const noexcept { std::free(cells); }
 
 Pages::Pages(Device& device) : device_(device), granule_(device.properties().page_granularity) {}
 
 Pages::~Pages() {
+  Status status = empty_bank(0);
   // Ranges with live blocks keep their memory: somebody may still use it.
-  const Status status = empty_bank(0);
+  for (const auto& range : ranges_) {
+    if (!range->empty()) continue;
+    const Status released =
+        device_.primitives().range_release(device_.ordinal(), range->base(), range->bytes());
+    if (status == kSuccess) status = released;
+  }
   if (status != kSuccess) {
-    log(LogLevel::kError, std::string("page_release: ") + device_.primitives().status_text(status));
+    log(LogLevel::kError, std::string("pages: ") + device_.primitives().status_text(status));
   }
 }
 

@@ -41,6 +41,8 @@ class PageRange {
   [[nodiscard]] bool mapped(std::uint64_t index) const noexcept {
     return cells_[index].granules != 0;
   }
+  /// True if no memory lies under any granule.
+  [[nodiscard]] bool empty() const noexcept;
 
  private:
   friend class Pages;
