@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
-from nbxtensor.memory.trace._text import Row, TraceError, rows, shown, text_lines
-from nbxtensor.memory.trace._trace import Builder, Note, Trace
+from nbxtensor.memory.trace._text import Row, TraceError, numbers, rows, shown, text_lines
+from nbxtensor.memory.trace._trace import Builder, Note, Trace, from_columns
 
 INTERVAL = ("id", "lower", "upper", "size")
 INTERVAL_OPTIONAL = ("offset", "alignment", "hint", "gaps")
@@ -33,8 +33,32 @@ def is_interval(head: str) -> bool:
     return set(INTERVAL) <= set(head.split(","))
 
 
+def _plain_intervals(data: bytes) -> Trace | None:
+    """Read the usual columns of plain numbers at once; None for everything else, faults too."""
+    head, _, body = data.partition(b"\n")
+    columns = head.decode("latin-1").split(",")
+    if columns not in ([*INTERVAL], [*INTERVAL, "offset"]):
+        return None
+    table = numbers(body, ",", len(columns))
+    if table is None:
+        return None
+    block, lower, upper, size = table.T[:4]
+    if bool((lower >= upper).any()) or len(np.unique(block)) != len(block):
+        return None
+    address = table[:, 4] if len(columns) == 5 else np.zeros_like(block)
+    time = np.concatenate([lower, upper])
+    op = np.repeat(np.array([1, -1], np.int64), len(block))
+    order = np.lexsort((np.tile(np.arange(len(block)), 2), op, time))
+    both = [np.tile(column, 2)[order] for column in (block, address, size)]
+    none = np.zeros(len(order), np.int64)
+    return from_columns([time[order], op[order], *both, none, none, none, none], source="interval")
+
+
 def read_interval(data: bytes, name: str) -> Trace:
     """Read ``id,lower,upper,size``: live from lower on, until just before upper."""
+    plain = _plain_intervals(data)
+    if plain is not None:
+        return plain.validate(name)
     lines = text_lines(data, name)
     columns = lines[0].split(",") if lines else []
     known = INTERVAL + INTERVAL_OPTIONAL

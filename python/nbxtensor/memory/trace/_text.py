@@ -9,6 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+import numpy as np
+import numpy.typing as npt
+
 from nbxtensor.errors import InvalidValueError
 
 LARGEST = 2**63 - 1
@@ -118,6 +121,16 @@ def text_lines(data: bytes, name: str) -> list[str]:
     if lines[-1] == "":
         lines.pop()
     return [line[:-1] if line.endswith("\r") else line for line in lines]
+
+
+def numbers(body: bytes, separator: str, count: int) -> npt.NDArray[np.int64] | None:
+    """Return rows of `count` plain numbers at once; None for anything else, even if it is legal."""
+    field = rb"[0-9]{1,18}"
+    line = separator.encode().join([field] * count)
+    if re.fullmatch(rb"(?:" + line + rb"\n)+", body) is None:
+        return None
+    plain = body.decode("ascii").replace(separator, " ")
+    return np.fromstring(plain, np.int64, sep=" ").reshape(-1, count)
 
 
 def rows(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 
-from nbxtensor.memory.trace._text import Row, TraceError, rows, shown, text_lines
-from nbxtensor.memory.trace._trace import Builder, Trace
+from nbxtensor.memory.trace._text import Row, TraceError, numbers, rows, shown, text_lines
+from nbxtensor.memory.trace._trace import Builder, Trace, from_columns
 
 REQUIRED = ("op", "id", "bytes", "stream")
 OPTIONAL = ("time", "address", "tag", "thread", "origin")
@@ -44,6 +45,9 @@ def is_tsv(head: str) -> bool:
 
 def read_tsv(data: bytes, name: str) -> Trace:
     """Read ``# op id bytes stream`` with tabs; more columns may follow, in any order."""
+    plain = _plain_events(data)
+    if plain is not None:
+        return plain.validate(name, np.arange(len(plain)) + 2)
     lines = text_lines(data, name)
     columns = list(REQUIRED)
     start = 0
@@ -52,17 +56,33 @@ def read_tsv(data: bytes, name: str) -> Trace:
         start = 1
     builder = Builder("tsv", clock="ns" if "time" in columns else "order")
     places = {column: i for i, column in enumerate(columns)}
-    numbers = []
+    places_in_file = []
     for number, line in enumerate(lines[start:], start + 1):
         if line.startswith("##"):
             _remark(line, builder, Row(name, number, [line]))
             continue
         row = next(rows([line], name, "\t", len(columns), number))
         _add_tsv(row, places, builder)
-        numbers.append(number)
-    trace = builder.build().validate(name, np.array(numbers, np.int64))
-    _require_rising(builder, trace, name, numbers)
+        places_in_file.append(number)
+    trace = builder.build().validate(name, np.array(places_in_file, np.int64))
+    _require_rising(builder, trace, name, places_in_file)
     return trace
+
+
+def _plain_events(data: bytes) -> Trace | None:
+    """Read the four columns of plain numbers at once; None for everything else, faults too."""
+    head, _, body = data.partition(b"\n")
+    if head.decode("latin-1") != "# " + "\t".join(REQUIRED):
+        return None
+    if re.fullmatch(rb"(?:[+-](?:\t[0-9]+){3}\n)+", body) is None:
+        return None
+    table = numbers(body.translate(bytes.maketrans(b"+-", b"12")), "\t", len(REQUIRED))
+    if table is None:
+        return None
+    op = 3 - 2 * table[:, 0]
+    none = np.zeros(len(table), np.int64)
+    columns = [np.arange(len(table)), op, table[:, 1], none, table[:, 2], table[:, 3]]
+    return from_columns([*columns, none, none, none], source="tsv")
 
 
 def _header(line: str, name: str) -> list[str]:
@@ -78,7 +98,7 @@ def _header(line: str, name: str) -> list[str]:
 
 def _remark(line: str, builder: Builder, row: Row) -> None:
     """Take what a line of the form ``## key=value`` says."""
-    key, _, value = line[2:].strip().partition("=")
+    key, _, value = line[2:].lstrip(" ").partition("=")
     if key == "device":
         builder.device = _unescape(Row(row.file, row.line, [value]), 0, key)
     elif key == "missing":
@@ -118,7 +138,7 @@ def _add_tsv(row: Row, places: dict[str, int], builder: Builder) -> None:
     )
 
 
-def _require_rising(builder: Builder, trace: Trace, name: str, numbers: list[int]) -> None:
+def _require_rising(builder: Builder, trace: Trace, name: str, lines: list[int]) -> None:
     given = builder.times()
     falls = np.flatnonzero(np.diff(given) < 0)
     if len(falls):
@@ -127,7 +147,7 @@ def _require_rising(builder: Builder, trace: Trace, name: str, numbers: list[int
             name,
             f"{given[at]}",
             f"at least {given[at - 1]}, the time before it",
-            numbers[at],
+            lines[at],
             "time",
         )
 
@@ -202,7 +222,7 @@ def read_seed(data: bytes, name: str) -> Trace:
         block, held = live[pointer] if kind == "M" else live.pop(pointer)
         if size not in (held, 0):
             row.fail("nbytes", size, f"the {held} bytes of its allocation, or 0")
-        frames = "\n".join(row.fields[4].split(" < "))
+        frames = "" if row.fields[4] == "?" else "\n".join(row.fields[4].split(" < "))
         builder.add(1 if kind == "M" else -1, block, held, address=pointer, origin=frames)
     return builder.build().validate(name)
 
