@@ -9,6 +9,7 @@ namespace nbx {
 void bind_core(pybind11::module_& module);    // errors, byte sizes, log, environment
 void bind_device(pybind11::module_& module);  // devices, streams, events
 void bind_memory(pybind11::module_& module);  // accounts, heap reports, recorder
+void bind_recorder(pybind11::module_& module);  // events, recordings, origins
 void bind_hot(pybind11::module_& module);     // Storage, TensorBase: C API types
 void bind_op(pybind11::module_& module);      // Op, Plan: C API types
 void bind_cpu(pybind11::module_& module);     // kernels of the CPU device

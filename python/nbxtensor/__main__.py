@@ -1,4 +1,4 @@
-"""``python -m nbxtensor``: info, devices, selftest, ops, memory."""
+"""``python -m nbxtensor``: info, devices, selftest, ops, memory, trace."""
 
 from __future__ import annotations
 
@@ -41,6 +41,12 @@ def _memory_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _trace_options(parser: argparse.ArgumentParser) -> None:
+    from nbxtensor.cli.trace import declare
+
+    declare(parser)
+
+
 def _info(arguments: argparse.Namespace) -> int:
     from nbxtensor.cli.info import info
 
@@ -72,12 +78,19 @@ def _memory(arguments: argparse.Namespace) -> int:
     return show(arguments.devices)
 
 
+def _trace(arguments: argparse.Namespace) -> int:
+    from nbxtensor.cli.trace import run
+
+    return run(arguments)
+
+
 COMMANDS = {
     "info": Command("show versions, devices and variables", _info_options, _info),
     "devices": Command("list device kinds and devices", _no_options, _devices),
     "selftest": Command("allocate, copy and compute on every device", _selftest_options, _selftest),
     "ops": Command("list the ops, or describe one", _ops_options, _ops),
     "memory": Command("show budgets and memory of every device", _memory_options, _memory),
+    "trace": Command("record, replay, convert and view allocations", _trace_options, _trace),
 }
 
 

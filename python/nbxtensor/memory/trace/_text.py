@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from nbxtensor.errors import InvalidValueError
+from nbxtensor.errors import FileError, InvalidValueError
 
 LARGEST = 2**63 - 1
 _DECIMAL = re.compile(r"-?[0-9]{1,20}", re.ASCII)
@@ -87,8 +87,10 @@ def shown(value: object) -> str:
 
 def load(path: str | Path) -> bytes:
     """Return a file's bytes, unpacked if it is compressed."""
-    file = Path(path)
-    data = file.read_bytes()
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
     return unpack(data, str(path))
 
 
@@ -105,7 +107,10 @@ def unpack(data: bytes, name: str) -> bytes:
 def save(path: str | Path, data: bytes) -> None:
     """Write a file, compressed if its name ends in .gz; equal data give equal files."""
     file = Path(path)
-    file.write_bytes(gzip.compress(data, 6, mtime=0) if file.suffix == ".gz" else data)
+    try:
+        file.write_bytes(gzip.compress(data, 6, mtime=0) if file.suffix == ".gz" else data)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def text_lines(data: bytes, name: str) -> list[str]:
