@@ -52,9 +52,17 @@ void Account::collect(Node* account, std::vector<Node*>* accounts) {
   for (const auto& below : account->children_) collect<Node>(below.get(), accounts);
 }
 
+std::vector<Account*> Account::subtree() {
+  std::vector<Account*> accounts;
+  const std::lock_guard<std::mutex> structure(root_->structure_);
+  collect(this, &accounts);
+  return accounts;
+}
+
 AccountStatistics Account::figures() const {
-  return AccountStatistics{std::string(),      get(requested_), get(granted_), get(peak_requested_),
-                           get(peak_granted_), get(objects_),   get(limit_),   get(soft_limit_)};
+  return AccountStatistics{std::string(),        get(requested_),    get(granted_),
+                           get(peak_requested_), get(peak_granted_), get(objects_),
+                           get(limit_),          get(soft_limit_),   get(asleep_)};
 }
 
 void Account::reset_peak() {

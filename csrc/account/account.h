@@ -24,6 +24,7 @@ struct AccountStatistics {
   std::uint64_t objects;  // live storages
   std::uint64_t limit;    // kUnlimited if none
   std::uint64_t soft_limit;
+  std::uint64_t asleep;  // of sleeping blocks: requested, but not granted until they wake
 };
 
 class Account {
@@ -80,6 +81,41 @@ class Account {
     }
   }
 
+  // ---- with the tree's lock held, and no new object: what is held comes, goes or sleeps --------
+  [[nodiscard]] Account* extend_locked(std::uint64_t requested, std::uint64_t granted) noexcept {
+    Account* refused = reserve_locked(requested, granted);
+    if (refused != nullptr) return refused;
+    for (Account* account = this; account != nullptr; account = account->parent_) {
+      set(account->objects_, get(account->objects_) - 1);
+    }
+    return nullptr;
+  }
+  void shrink_locked(std::uint64_t requested, std::uint64_t granted) noexcept {
+    for (Account* account = this; account != nullptr; account = account->parent_) {
+      set(account->requested_, get(account->requested_) - requested);
+      set(account->granted_, get(account->granted_) - granted);
+    }
+  }
+  /// The budget of a sleeping block's bytes is free for others.
+  void sleep_locked(std::uint64_t granted) noexcept {
+    shrink_locked(0, granted);
+    add_asleep(granted);
+  }
+  /// Admits them again: the account that refused, or null.
+  [[nodiscard]] Account* wake_locked(std::uint64_t granted) noexcept {
+    Account* refused = extend_locked(0, granted);
+    if (refused == nullptr) add_asleep(-granted);
+    return refused;
+  }
+  /// A sleeping block is freed.
+  void release_asleep_locked(std::uint64_t requested, std::uint64_t granted) noexcept {
+    add_asleep(-granted);
+    release_locked(requested, 0);
+  }
+
+  /// This account and its descendants.
+  [[nodiscard]] std::vector<Account*> subtree();
+
   /// Holds the list of children still while the process forks.
   void before_fork() noexcept { root_->structure_.lock(); }
   void after_fork() noexcept { root_->structure_.unlock(); }
@@ -106,6 +142,11 @@ class Account {
     if (held_requested > get(peak_requested_)) set(peak_requested_, held_requested);
     if (held_granted > get(peak_granted_)) set(peak_granted_, held_granted);
   }
+  void add_asleep(std::uint64_t bytes) noexcept {
+    for (Account* account = this; account != nullptr; account = account->parent_) {
+      set(account->asleep_, get(account->asleep_) + bytes);
+    }
+  }
   template <class Node>
   static void collect(Node* account, std::vector<Node*>* accounts);
   [[nodiscard]] AccountStatistics figures() const;  // with the tree's lock held; no path
@@ -120,7 +161,7 @@ class Account {
   std::vector<std::unique_ptr<Account>> children_;
   // Written under the lock only; atomic so that single figures can be read without it.
   Counter requested_{0}, granted_{0}, peak_requested_{0}, peak_granted_{0};
-  Counter objects_{0}, limit_{kUnlimited}, soft_limit_{kUnlimited};
+  Counter objects_{0}, asleep_{0}, limit_{kUnlimited}, soft_limit_{kUnlimited};
 };
 
 }  // namespace nbx

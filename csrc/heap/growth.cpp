@@ -217,7 +217,7 @@ void Space::return_pieces(std::uint32_t id, std::uint32_t lane) {
     if (mapped) {
       put(id, lane);
     } else {
-      make_gap(id);
+      settle(id);
     }
     if (rest == kNoBlock) return;
     id = rest;

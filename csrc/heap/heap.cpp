@@ -149,6 +149,7 @@ void Heap::free_after(const Block& block, std::uint64_t requested, Account& acco
     return;
   }
   if (granted == 0) {
+    if (s.free_asleep(block, requested)) return;
     log(LogLevel::kError, "free: block " + std::to_string(block.id) + " of " + s.device.name() +
                               " is not live: it was freed before, or is of another heap");
     return;
@@ -190,9 +191,9 @@ std::uint32_t Heap::begin_capture(Stream& stream) {
 void Heap::end_capture(std::uint32_t capture) noexcept { end_stream_capture(capture); }
 
 void Heap::release_capture(std::uint32_t capture, const BlockUse& use) {
-  const std::lock_guard<ShortLock> guard(state_->lock);
   end_stream_capture(capture);
   note_replay(capture, use);
+  const std::lock_guard<ShortLock> guard(state_->lock);
   state_->space.release_capture(capture, use);
 }
 
@@ -277,6 +278,10 @@ HeapStatistics Heap::statistics() const {
   result.remaps = s.remaps;
   result.inserted_waits = s.waits;
   result.visited = s.space.visited();
+  result.asleep = s.asleep;
+  result.asleep_held = s.asleep_held;
+  result.asleep_blocks = s.sleepers.size();
+  result.asleep_contents = s.asleep_contents;
   return result;
 }
 

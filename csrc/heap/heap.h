@@ -56,7 +56,22 @@ struct HeapStatistics {
   std::uint64_t remaps;          // allocations that moved pages
   std::uint64_t inserted_waits;  // of one stream for another, to reuse its memory
   std::uint64_t visited;         // free blocks looked at by quick searches
+  std::uint64_t asleep;          // granted bytes of sleeping blocks: neither live nor free
+  std::uint64_t asleep_held;     // of them: in pages that others keep; of `mapped`
+  std::uint64_t asleep_blocks;
+  std::uint64_t asleep_contents;  // bytes of host memory that hold their contents
 };
+
+/// What `Heap::sleep` or `Heap::wake` moved.
+struct SleepReport {
+  std::uint64_t blocks = 0;
+  std::uint64_t bytes = 0;     // granted bytes of them
+  std::uint64_t moved = 0;     // bytes of pages given to the driver, or put under them again
+  std::uint64_t contents = 0;  // bytes copied to the host, or back
+};
+
+/// Bytes at addresses of their own, which grow and shrink in place (reserved.h).
+class ReservedBlock;
 
 /// Frees what it can spare, at least `bytes` if possible; returns the bytes that it freed.
 using Reclaimer = std::function<std::uint64_t(std::uint64_t bytes)>;
@@ -112,6 +127,21 @@ class Heap {
   /// Takes every lock, so that a child process starts with whole books; afterwards gives them back.
   void before_fork() noexcept;
   void after_fork(bool child) noexcept;
+
+  // ---- sleep: addresses stay, memory goes (sleep.cpp) ------------------------------------------
+  /// Puts the blocks of `tag` and of all accounts below it to sleep: work is waited for, contents
+  /// go to the host (or are dropped, unless `keep`), and pages that no waking block shares go to
+  /// the driver. The blocks' bytes leave the accounts' granted figures. Blocks asleep already stay
+  /// so. When a driver call fails, the blocks are awake again and it throws; should that need
+  /// memory that somebody has taken in between, they are asleep, and the error says so.
+  SleepReport sleep(Account& tag, bool keep);
+  /// Wakes them: admitted by their accounts, same addresses, same contents if they were kept. All
+  /// of them, or it throws and all sleep on.
+  SleepReport wake(Account& tag);
+  /// The sleeping blocks of `tag` and below.
+  [[nodiscard]] SleepReport sleeping(Account& tag) const;
+  /// True if the handle names a sleeping block. Takes no lock.
+  [[nodiscard]] bool is_asleep(const Block& block) const noexcept;
 
   /// Free memory back to the driver until at most `keep` parked bytes remain; returns bytes given
   /// back.

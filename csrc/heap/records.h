@@ -18,6 +18,8 @@ enum class BlockState : std::uint8_t {
   kWaiting,  // freed, used by work of several streams that may still run
   kSlab,     // cut into slots of one size, which have records of their own
   kMoving,   // pages come or go under it
+  kAsleep,   // handed out, its contents and the pages it has for itself are away
+  kDormant,  // free addresses in a page that went away with a sleeping block
 };
 
 inline constexpr std::uint32_t kNoBlock = 0;

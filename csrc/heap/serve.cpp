@@ -94,6 +94,7 @@ void Heap::State::poll() {
   std::vector<StreamId> streams;
   {
     const std::lock_guard<ShortLock> guard(lock);
+    if (freed_sleepers != 0) bury();
     streams = space.pending_streams();
   }
   for (const StreamId stream : streams) {

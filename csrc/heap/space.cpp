@@ -479,6 +479,12 @@ std::uint32_t Space::find(DeviceAddress address) const noexcept {
   if (above == by_base_.begin()) return kNoBlock;
   const Segment& segment = segments_[std::prev(above)->second];
   if (address - segment.base >= segment.bytes) return kNoBlock;
+  const std::uint32_t id = holder(segment, address);
+  return records_[id].state == BlockState::kLive ? id : kNoBlock;
+}
+
+/// The block of any state that holds an address of the segment.
+std::uint32_t Space::holder(const Segment& segment, DeviceAddress address) const noexcept {
   std::uint64_t page =
       segment.starts.last_up_to((address - segment.base) >> BlockStarts::kPageBits);
   // The first block of the page may start after the address; the one before starts in an earlier
@@ -486,7 +492,7 @@ std::uint32_t Space::find(DeviceAddress address) const noexcept {
   if (records_[segment.starts[page]].address > address) page = segment.starts.last_up_to(page - 1);
   std::uint32_t id = segment.starts[page];
   while (records_[id].address + records_[id].bytes <= address) id = records_[id].next;
-  return records_[id].state == BlockState::kLive ? id : kNoBlock;
+  return id;
 }
 
 // ---- figures -------------------------------------------------------------------------------

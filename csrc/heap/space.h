@@ -145,6 +145,36 @@ class Space {
   void make_gap(std::uint32_t victim) noexcept;
   void return_victim(std::uint32_t victim) noexcept;
 
+  // ---- sleep (dormant.cpp) ---------------------------------------------------------------------
+  [[nodiscard]] bool is_asleep(std::uint32_t id, std::uint32_t generation) const noexcept {
+    return records_.holds(id) && records_[id].state == BlockState::kAsleep &&
+           records_[id].generation == generation;
+  }
+  [[nodiscard]] bool is_captured(std::uint32_t id) const noexcept {
+    return is_capturing(records_[id].lane);
+  }
+  /// Lists the handles under sleeping and free blocks only, with a sleeping one on each, and takes
+  /// those free blocks out of the bins; `scatter` takes them back. Throws std::bad_alloc, and
+  /// nothing has changed then.
+  void take_dormant(std::vector<PageRun>* runs, std::vector<std::uint32_t>* holes);
+  /// Gives addresses that nobody owns back, piece by piece, by what lies under them.
+  void scatter(std::uint32_t id);
+  /// A sleeping block is freed; its handles are void. Throws std::bad_alloc, and it sleeps on then.
+  void drop_asleep(std::uint32_t id);
+  /// The run has memory again: what is dormant there is free.
+  void stir(const PageRun& run);
+  /// Makes calls of `scatter` and `stir` for this many blocks succeed.
+  void ensure_scatter(std::uint64_t blocks) {
+    records_.ensure(static_cast<std::uint32_t>(4 * blocks + 8));
+  }
+  /// Whole pages under the block that have no memory, next to each other.
+  void list_missing(std::uint32_t id, std::vector<PageRun>* runs) const;
+  [[nodiscard]] std::uint64_t dormant_count(const PageRun& run) const noexcept;
+  /// Bytes of the block with memory under them.
+  [[nodiscard]] std::uint64_t mapped_bytes(std::uint32_t id) const noexcept;
+  /// True if a handle of more than one page lies under the block.
+  [[nodiscard]] bool has_large_handle(std::uint32_t id) const noexcept;
+
   /// The live block that holds the address; kNoBlock if none does.
   [[nodiscard]] std::uint32_t find(DeviceAddress address) const noexcept;
 
@@ -163,6 +193,7 @@ class Space {
   };
   struct Waiting {
     std::uint32_t block;
+    CaptureId capture;  // whose lane it goes to; 0: home
     std::vector<BlockUse> uses;
   };
   static constexpr std::uint32_t kHomes = 2;
@@ -193,10 +224,12 @@ class Space {
            segments_[record.segment].pages == nullptr;
   }
   struct Search;
-    CaptureId capture;  // whose lane it goes to; 0: home
   void window_from(std::uint32_t first, DeviceAddress start, Search* search) const;
   void windows_of(std::uint32_t gap, Search* search) const;
   void return_pieces(std::uint32_t id, std::uint32_t lane);
+  void settle(std::uint32_t id);
+  [[nodiscard]] std::uint32_t holder(const Segment& segment, DeviceAddress address) const noexcept;
+  [[nodiscard]] std::uint32_t segment_of(const PageRange& range) const noexcept;
   void index(std::uint32_t id) noexcept;
   void unindex(std::uint32_t id) noexcept;
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "heap/heap.h"
@@ -29,6 +30,16 @@ struct HeapRequest {
   StreamId stream;
   Account& account;
   Lifetime lifetime = Lifetime::kTransient;
+};
+
+/// A block that sleeps.
+struct Sleeper {
+  Account* account = nullptr;
+  std::unique_ptr<std::byte[]> contents;  // null: dropped
+  bool steady = false;                    // it lay on large handles
+  bool moving = true;                     // on its way to sleep or from it
+  bool freed = false;                     // while pages were moved: done once they are not
+  std::uint64_t requested = 0;            // as whoever freed it said
 };
 
 struct Heap::State {
@@ -85,15 +96,52 @@ struct Heap::State {
                                           const GrowthPlan& plan, bool steal, FillResult* result);
   std::uint64_t release_pages(std::uint64_t keep);
 
+  // Runs of a range that must have memory (supply.cpp).
+  [[nodiscard]] Pages& reservable() noexcept { return pages ? *pages : *ranges; }
+  using Targets = std::function<std::vector<PageRun>()>;
+  /// Puts memory under the runs, or throws the refusal of `request`. Returns the runs: they are
+  /// listed anew for each try, with the lock held.
+  std::vector<PageRun> supply(const HeapRequest& request, const Targets& targets);
+  [[nodiscard]] bool try_fill(const HeapRequest& request, const Targets& targets, bool steal,
+                              std::vector<PageRun>* runs);
+  /// Whether free pages are moved before the driver is asked for `bytes` more; the lock is held.
+  [[nodiscard]] bool steals(std::uint64_t bytes, std::uint64_t more_live) const noexcept {
+    const std::uint64_t peak = std::max(peak_live, live + more_live);
+    return static_cast<double>(held() + bytes) > (1.0 + options.slack) * static_cast<double>(peak);
+  }
+  /// Runs `admit` with the lock held, and again after each reclaimer, until it returns null; throws
+  /// the error of the account that it returned last.
+  void admit(const HeapRequest& request, const std::function<Account*()>& admit);
+
+  // Sleep (sleep.cpp); `growth` is held.
+  using Blocks = std::vector<std::uint32_t>;
+  using Contents = std::vector<std::unique_ptr<std::byte[]>>;
+  [[nodiscard]] Blocks doze(Account& tag);
+  [[nodiscard]] Blocks stir(Account& tag);
+  std::uint64_t copy_out(const Blocks& blocks);
+  std::uint64_t copy_in(const Blocks& blocks);
+  Status drain_copies() noexcept;
+  [[nodiscard]] std::uint64_t put_away(const Blocks& blocks, bool* away);
+  [[nodiscard]] bool take_back(const Blocks& blocks, const std::vector<PageRun>& runs);
+  [[nodiscard]] Account* admit_all(const Blocks& blocks) noexcept;
+  void lay_down(const Blocks& blocks) noexcept;
+  void get_up(const Blocks& blocks, bool counted, Contents* dropped) noexcept;
+  void lie_on(const Blocks& blocks, const std::vector<PageRun>& runs, bool admitted) noexcept;
+  void bury() noexcept;
+  void count_held() noexcept;
+  /// From any thread, without `growth`: true if the block slept. Its pages are looked at later
+  /// where another thread moves pages.
+  [[nodiscard]] bool free_asleep(const Block& block, std::uint64_t requested) noexcept;
+
   std::uint64_t release_unused(std::uint64_t keep) {
     return pages ? release_pages(keep) : release_segments(keep);
   }
   [[nodiscard]] std::uint64_t held() const noexcept {
-    return segment_bytes + (pages ? pages->held_bytes() : 0);
+    return segment_bytes + (pages ? pages->held_bytes() : 0) + (ranges ? ranges->held_bytes() : 0);
   }
   /// Parked bytes; the lock is held.
   [[nodiscard]] std::uint64_t parked() const noexcept {
-    return held() - live - space.pending_bytes() - space.frozen_bytes();
+    return held() - live - space.pending_bytes() - space.frozen_bytes() - asleep_held;
   }
   void note_held() noexcept {
     if (held() > peak_mapped) peak_mapped = held();
@@ -104,6 +152,8 @@ struct Heap::State {
   const bool host;  // work is complete on return, so every free block is free for all
   Space space;
   std::unique_ptr<Pages> pages;  // null without virtual memory
+  // Of reserved blocks, where the heap itself takes segments; made with the first one.
+  std::unique_ptr<Pages> ranges;
   ShortLock own_lock;
   ShortLock& lock;
   // Recursive: work that a wait runs may come back here on the same thread.
@@ -122,6 +172,9 @@ struct Heap::State {
   std::uint64_t live = 0, live_blocks = 0, peak_live = 0;
   std::uint64_t peak_mapped = 0;
   std::uint64_t created = 0, stolen = 0, remaps = 0, waits = 0;
+  std::unordered_map<std::uint32_t, Sleeper> sleepers;
+  std::atomic<std::uint64_t> sleeping{0};  // blocks; read without the lock
+  std::uint64_t asleep = 0, asleep_held = 0, asleep_contents = 0, freed_sleepers = 0;
 };
 
 }  // namespace nbx

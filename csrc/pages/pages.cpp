@@ -99,14 +99,19 @@ void Pages::bank_all(std::vector<Target>* targets, Handles* handles) {
   handles->clear();
 }
 
-Status Pages::destroy(const Handle& handle) noexcept {
+/// A handle that the driver does not take back stays in the bank.
+Status Pages::destroy(const Handle& handle) {
   called();
-  held_.fetch_sub(handle.granules * granule_, std::memory_order_relaxed);
-  return device_.primitives().page_release(device_.ordinal(), handle.handle);
+  const Status status = device_.primitives().page_release(device_.ordinal(), handle.handle);
+  if (status == kSuccess) {
+    held_.fetch_sub(handle.granules * granule_, std::memory_order_relaxed);
+  } else {
+    bank(handle);
+  }
+  return status;
 }
 
 Status Pages::empty_bank(std::uint64_t keep) {
-  Status first = kSuccess;
   // The largest first: fewest calls for the bytes.
   for (std::size_t size = kSizes.size(); size-- > 0;) {
     while (!bank_[size].empty() && banked_bytes() > keep) {
@@ -114,10 +119,10 @@ Status Pages::empty_bank(std::uint64_t keep) {
       bank_[size].pop_back();
       banked_.fetch_sub(handle.granules * granule_, std::memory_order_relaxed);
       const Status status = destroy(handle);
-      if (first == kSuccess) first = status;
+      if (status != kSuccess) return status;
     }
   }
-  return first;
+  return kSuccess;
 }
 
 /// Takes the memory from under a run of whole handles.

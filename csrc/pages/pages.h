@@ -130,7 +130,7 @@ class Pages {
   void called() noexcept { calls_.fetch_add(1, std::memory_order_relaxed); }
   void bank(const Handle& handle);
   void bank_all(std::vector<Target>* targets, Handles* handles);
-  [[nodiscard]] Status destroy(const Handle& handle) noexcept;
+  [[nodiscard]] Status destroy(const Handle& handle);
   [[nodiscard]] Status take(const PageRun& run, Handles* handles);
   void take_banked(std::uint64_t granules, Lifetime lifetime, Handles* handles);
   [[nodiscard]] Status place(Handles* handles, std::vector<Target>* targets);
