@@ -20,22 +20,19 @@ struct Space::Search {
   std::uint64_t bytes;
   std::uint64_t alignment;
   GrowthPlan best;
-  std::uint64_t best_spare = 0;
 
-  /// Fewest pages, then fewest waits, then the tightest, then the lowest address.
+  /// Fewest pages, then fewest waits, then the lowest address.
   void offer(GrowthPlan plan) {
-    const std::uint64_t spare = plan.end - plan.start - bytes;
     if (best.found()) {
       if (plan.missing != best.missing) {
         if (plan.missing > best.missing) return;
       } else if (plan.waits.size() != best.waits.size()) {
         if (plan.waits.size() > best.waits.size()) return;
-      } else if (spare > best_spare || (spare == best_spare && plan.start >= best.start)) {
+      } else if (plan.start >= best.start) {
         return;
       }
     }
     best = std::move(plan);
-    best_spare = spare;
   }
 };
 
@@ -110,7 +107,7 @@ void Space::windows_of(std::uint32_t gap, Search* search) const {
 
 GrowthPlan Space::plan_growth(const Reach& reach, std::uint64_t bytes,
                               std::uint64_t alignment) const {
-  Search search{reach, lane_of(reach.stream), bytes, alignment, {}, 0};
+  Search search{reach, lane_of(reach.stream), bytes, alignment, {}};
   gaps_.for_each(records_, [&](std::uint32_t id) { windows_of(id, &search); });
   // Holes of several lanes next to each other, without a gap between them.
   for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
@@ -251,6 +248,7 @@ std::vector<Victim> Space::take_victims(std::uint64_t granules) {
         page);
   }
   std::sort(holes.begin(), holes.end(), [&](std::uint32_t a, std::uint32_t b) {
+    if (records_[a].bytes != records_[b].bytes) return records_[a].bytes > records_[b].bytes;
     return records_[a].address > records_[b].address;
   });
   victims.reserve(holes.size());

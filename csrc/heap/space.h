@@ -137,7 +137,7 @@ class Space {
                                            std::uint64_t alignment);
   /// Frees what a window holds, by what lies under it.
   void abandon_window(std::uint32_t window);
-  /// Takes whole free pages out of the books, from the highest address on, until `granules` of them
+  /// Takes whole free pages out of the books, from the largest holes on, until `granules` of them
   /// are found or none is left; a large handle counts whole.
   [[nodiscard]] std::vector<Victim> take_victims(std::uint64_t granules);
   /// Granules that `take_victims` could find.
