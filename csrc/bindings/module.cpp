@@ -7,6 +7,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   nbx::bind_device(module);
   nbx::bind_memory(module);
   nbx::bind_recorder(module);
+  nbx::bind_replay(module);
   nbx::bind_hot(module);
   nbx::bind_op(module);
   nbx::bind_cpu(module);
