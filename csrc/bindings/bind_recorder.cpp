@@ -99,23 +99,52 @@ std::uint32_t number_of(const Stacks::Frame* frames, std::size_t count) {
   return number;
 }
 
-std::uint32_t capture() noexcept {
-  if (capturing || Py_IsInitialized() == 0 || PyGILState_Check() == 0) return 0;
-  // Frames become objects, which may collect garbage, which may free blocks.
-  capturing = true;
-  std::array<Stacks::Frame, kMostFrames> frames;
-  std::size_t count = 0;
+/// Whether a frame runs code of this package: callers want to know where they asked.
+bool is_ours(PyFrameObject* frame) noexcept {
+  static PyObject* const key = PyUnicode_InternFromString("__name__");
+#if PY_VERSION_HEX >= 0x030B0000
+  PyObject* globals = PyFrame_GetGlobals(frame);
+#else
+  PyObject* globals = PyObject_GetAttrString(reinterpret_cast<PyObject*>(frame), "f_globals");
+#endif
+  PyObject* name = globals == nullptr ? nullptr : PyDict_GetItemWithError(globals, key);
+  const char* text = name != nullptr && PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr;
+  if (text == nullptr) PyErr_Clear();
+  const bool ours = text != nullptr && std::strncmp(text, "nbxtensor", 9) == 0 &&
+                    (text[9] == '.' || text[9] == '\0');
+  Py_XDECREF(globals);
+  return ours;
+}
+
+/// Takes the frames of this thread, innermost first, from the first one on that is not ours.
+std::size_t take_frames(std::array<Stacks::Frame, kMostFrames>* frames, bool skip) noexcept {
   const auto most = static_cast<std::size_t>(stacks().frames.load(std::memory_order_relaxed));
+  std::size_t count = 0;
   PyFrameObject* frame = PyEval_GetFrame();
   Py_XINCREF(frame);
   while (frame != nullptr && count < most) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    frames[count++] = {reinterpret_cast<PyObject*>(code), PyFrame_GetLineNumber(frame)};
+    skip = skip && is_ours(frame);
+    if (!skip) {
+      PyCodeObject* code = PyFrame_GetCode(frame);
+      (*frames)[count++] = {reinterpret_cast<PyObject*>(code), PyFrame_GetLineNumber(frame)};
+    }
     PyFrameObject* outer = PyFrame_GetBack(frame);
     Py_DECREF(frame);
     frame = outer;
   }
   Py_XDECREF(frame);
+  return count;
+}
+
+std::uint32_t capture() noexcept {
+  if (capturing || Py_IsInitialized() == 0 || PyGILState_Check() == 0) return 0;
+  // Frames become objects, which may collect garbage, which may free blocks.
+  capturing = true;
+  PyObject *kind = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&kind, &value, &trace);  // a finalizer may run while an exception is on its way
+  std::array<Stacks::Frame, kMostFrames> frames;
+  std::size_t count = take_frames(&frames, true);
+  if (count == 0) count = take_frames(&frames, false);
   std::uint32_t number = 0;
   try {
     if (count != 0) number = number_of(frames.data(), count);
@@ -123,6 +152,7 @@ std::uint32_t capture() noexcept {
     number = 0;  // unknown
   }
   for (std::size_t i = 0; i < count; ++i) Py_DECREF(frames[i].first);
+  PyErr_Restore(kind, value, trace);
   capturing = false;
   return number;
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ NOTES = {
     14: "sleep",
     15: "wake",
 }
+_OF_BLOCKS = (ALLOCATE, FREE, FREE_PENDING)
 TEXTS = (11, 12)  # whose origin is the number of a text
 
 
@@ -128,16 +130,16 @@ def devices_of(events: Events) -> list[str]:
 def build(events: Events, device: str, missing: int) -> Trace:
     """Return one device's events as a trace; times start at the first event.
 
-    Threads know the time only now and then, so that a block's free on one thread may seem earlier
-    than its allocation on another. Its generation tells: an event that comes too early waits for
-    the one that it needs.
+    Threads read the clock only now and then, so that a block's free on one thread may seem earlier
+    than its allocation on another. Its generation tells: a thread whose next event comes too early
+    waits for the event of another that it needs.
     """
     heaps = [heap for heap in range(256) if _core.recorder_heap_name(heap) == device]
     events = events.take(np.isin(events.heap, heaps) | (events.heap == 0))
-    ordered = _Ordered(Builder("recorder", device, "ns"), events, device)
-    for row in zip(*(column.tolist() for column in events), strict=True):
-        ordered.add(row)
-    return ordered.finish(missing)
+    merge = _Merge(Builder("recorder", device, "ns"), events, device)
+    merge.run()
+    merge.builder.missing += missing
+    return merge.builder.build()
 
 
 def _counted(events: Events) -> Counter[tuple[int, int]]:
@@ -145,87 +147,104 @@ def _counted(events: Events) -> Counter[tuple[int, int]]:
     return Counter(zip(events.address.tolist(), events.generation.tolist(), strict=True))
 
 
-class _Ordered:
-    """Adds events to a builder, each when what it needs has happened."""
+class _Merge:
+    """Adds the events of all threads to a builder, each when what it needs has happened."""
 
     def __init__(self, builder: Builder, events: Events, device: str) -> None:
-        self._builder = builder
+        self.builder = builder
         self._start = int(events.time[0]) if len(events.time) else 0
         self._tags = _account_names(device)
         self._origins = _Names(origin_text)
         self._texts = _Names(_core.recorder_text)
-        self._live: dict[int, tuple[int, int, int]] = {}  # address -> generation, block, bytes
-        self._early: dict[tuple[int, int], tuple[int, ...]] = {}  # frees before their allocation
-        self._pending: dict[int, list[tuple[int, ...]]] = {}  # allocations before a free
-        allocated = events.action == ALLOCATE
-        freed = np.isin(events.action, (FREE, FREE_PENDING))
+        # By address: generation, block, bytes, stream.
+        self._live: dict[int, tuple[int, int, int, int]] = {}
         # Only what comes at all is worth waiting for.
-        self._allocations = _counted(events.take(allocated))
-        self._frees = _counted(events.take(freed))
+        self._allocations = _counted(events.take(events.action == ALLOCATE))
+        self._frees = _counted(events.take(np.isin(events.action, (FREE, FREE_PENDING))))
+        self._generations: dict[int, list[int]] = {}  # by address, falling
+        for address, generation in sorted(self._allocations, reverse=True):
+            self._generations.setdefault(address, []).append(generation)
+        self._threads = [
+            list(zip(*(column.tolist() for column in events.take(events.thread == thread)),
+                     strict=True))
+            for thread in np.unique(events.thread).tolist()
+        ]  # fmt: skip
 
-    def add(self, row: tuple[int, ...]) -> None:
-        """Take one event in the order of time."""
+    def run(self) -> None:
+        """Take every event: of the threads that need not wait, the one whose next is oldest."""
+        ready = [(rows[0][0], thread, 0) for thread, rows in enumerate(self._threads)]
+        heapify(ready)
+        waiting: dict[int, list[tuple[int, int, int]]] = {}  # by the address that must change
+        while ready or waiting:
+            forced = not ready
+            if forced:  # what it waits for was overwritten
+                address = min(waiting, key=lambda key: min(waiting[key]))
+                heappush(ready, waiting[address].pop(waiting[address].index(min(waiting[address]))))
+                if not waiting[address]:
+                    del waiting[address]
+            head = heappop(ready)
+            _, thread, at = head
+            row = self._threads[thread][at]
+            if not forced and self._must_wait(row):
+                waiting.setdefault(row[3], []).append(head)
+                continue
+            self._take(row)
+            if at + 1 < len(self._threads[thread]):
+                heappush(ready, (self._threads[thread][at + 1][0], thread, at + 1))
+            for other in waiting.pop(row[3], ()) if row[1] in _OF_BLOCKS else ():
+                heappush(ready, other)
+
+    def _must_wait(self, row: tuple[int, ...]) -> bool:
+        action, address, generation = row[1], row[3], row[7]
+        held = self._live.get(address)
+        if action == ALLOCATE:
+            lives = held is not None and self._frees[address, held[0]] > 0
+            return lives or self._oldest(address) < generation
+        if action in (FREE, FREE_PENDING):
+            lives = held is not None and held[0] == generation
+            return not lives and self._allocations[address, generation] > 0
+        return False
+
+    def _oldest(self, address: int) -> int:
+        """Return the least generation of the allocations at an address that are to come."""
+        to_come = self._generations[address]
+        while self._allocations[address, to_come[-1]] == 0:
+            to_come.pop()
+        return to_come[-1]
+
+    def _take(self, row: tuple[int, ...]) -> None:
         action, address, generation = row[1], row[3], row[7]
         if action == ALLOCATE:
-            held = self._live.get(address)
-            if held is not None and self._frees[address, held[0]] > 0:
-                self._pending.setdefault(address, []).append(row)
-            else:
-                self._allocate(row)
+            self._allocations[address, generation] -= 1
+            held = self._live.pop(address, None)
+            if held is not None:  # its free was overwritten
+                self.builder.missing += 1
+                self._append(-1, held[1], held[2], held[3], (*row[:8], 0, *row[9:]))
+            block = len(self.builder)
+            self._live[address] = (generation, block, row[4], row[5])
+            self._append(1, block, row[4], row[5], row)
         elif action in (FREE, FREE_PENDING):
+            self._frees[address, generation] -= 1
             held = self._live.get(address)
-            if held is not None and held[0] == generation:
-                self._free(row)
-            elif self._allocations[address, generation] > 0:
-                self._early[address, generation] = row
-            else:
-                self._builder.missing += 1  # of a block from before
+            if held is None or held[0] != generation:
+                self.builder.missing += 1  # of a block from before
+                return
+            del self._live[address]
+            # A block that no queued work uses is freed on no stream.
+            self._append(-1, held[1], held[2], row[5] or held[3], row)
         elif action in NOTES:
             text = self._texts[row[8]] if action in TEXTS else self._tags[row[6]]
-            self._builder.note(NOTES[action], row[0] - self._start, address, row[4], text)
+            self.builder.note(NOTES[action], row[0] - self._start, address, row[4], text)
 
-    def _allocate(self, row: tuple[int, ...]) -> None:
-        address, generation = row[3], row[7]
-        held = self._live.pop(address, None)
-        if held is not None:  # its free was overwritten
-            self._builder.missing += 1
-            self._append(-1, held[1], held[2], row, origin=False)
-        block = len(self._builder)
-        self._live[address] = (generation, block, row[4])
-        self._allocations[address, generation] -= 1
-        self._append(1, block, row[4], row)
-        early = self._early.pop((address, generation), None)
-        if early is not None:
-            self._free(early)
-
-    def _free(self, row: tuple[int, ...]) -> None:
-        address, generation = row[3], row[7]
-        _, block, held = self._live.pop(address)
-        self._frees[address, generation] -= 1
-        self._append(-1, block, held, row)
-        waiting = self._pending.get(address)
-        if waiting:
-            self._allocate(waiting.pop(0))
-
-    def _append(
-        self, op: int, block: int, size: int, row: tuple[int, ...], *, origin: bool = True
-    ) -> None:
-        self._builder.add(
+    def _append(self, op: int, block: int, size: int, stream: int, row: tuple[int, ...]) -> None:
+        self.builder.add(
             op,
             block,
             size,
             time=row[0] - self._start,
             address=row[3],
-            stream=row[5],
+            stream=stream,
             tag=self._tags[row[6]],
             thread=row[9],
-            origin=self._origins[row[8]] if origin and row[8] else "",
+            origin=self._origins[row[8]] if row[8] else "",
         )
-
-    def finish(self, missing: int) -> Trace:
-        """Return the trace; what still waits has lost what it waits for."""
-        for waiting in self._pending.values():
-            for row in waiting:
-                self._allocate(row)
-        self._builder.missing += missing + len(self._early)
-        return self._builder.build()

@@ -25,7 +25,7 @@ def sample(rng: np.random.Generator, count: int) -> Trace:
     tags = ["weights", "kv", "activations", EVIL]
     live: list[tuple[int, int, int, int]] = []
     time = 0
-    builder.add(1, 10**6, 3 << 20, time=0, address=1 << 33, tag="weights", origin="load.py:3 load")
+    builder.add(1, 10**6, 3 << 20, time=0, address=1 << 40, tag="weights", origin="load.py:3 load")
     for block in range(count):
         time += int(rng.integers(100, 100000))
         if live and rng.random() < 0.48:
