@@ -6,7 +6,7 @@ The layout of an event is that of csrc/account/recorder.h.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
@@ -127,8 +127,21 @@ def devices_of(events: Events) -> list[str]:
     return [_core.recorder_heap_name(int(heap)) for heap in used[order]]
 
 
-def build(events: Events, device: str, missing: int) -> Trace:
+class Held(NamedTuple):
+    """A block that is live when the events end."""
+
+    address: int
+    generation: int
+    bytes: int
+    stream: int
+    account: int
+    origin: int
+
+
+def build(events: Events, device: str, missing: int = 0, held: Iterable[Held] = ()) -> Trace:
     """Return one device's events as a trace; times start at the first event.
+
+    What was live before comes first: it is freed in the events, or `held` still has it.
 
     Threads read the clock only now and then, so that a block's free on one thread may seem earlier
     than its allocation on another. Its generation tells: a thread whose next event comes too early
@@ -138,6 +151,7 @@ def build(events: Events, device: str, missing: int) -> Trace:
     events = events.take(np.isin(events.heap, heaps) | (events.heap == 0))
     merge = _Merge(Builder("recorder", device, "ns"), events, device)
     merge.run()
+    merge.add_before(held)
     merge.builder.missing += missing
     return merge.builder.build()
 
@@ -158,6 +172,9 @@ class _Merge:
         self._texts = _Names(_core.recorder_text)
         # By address: generation, block, bytes, stream.
         self._live: dict[int, tuple[int, int, int, int]] = {}
+        self._before = Builder("recorder")
+        self._seen: set[int] = set()  # addresses
+        self._blocks = 0
         # Only what comes at all is worth waiting for.
         self._allocations = _counted(events.take(events.action == ALLOCATE))
         self._frees = _counted(events.take(np.isin(events.action, (FREE, FREE_PENDING))))
@@ -220,21 +237,54 @@ class _Merge:
             if held is not None:  # its free was overwritten
                 self.builder.missing += 1
                 self._append(-1, held[1], held[2], held[3], (*row[:8], 0, *row[9:]))
-            block = len(self.builder)
+            block = self._number(address)
             self._live[address] = (generation, block, row[4], row[5])
             self._append(1, block, row[4], row[5], row)
         elif action in (FREE, FREE_PENDING):
             self._frees[address, generation] -= 1
             held = self._live.get(address)
-            if held is None or held[0] != generation:
-                self.builder.missing += 1  # of a block from before
+            if (held is None or held[0] != generation) and address in self._seen:
+                self.builder.missing += 1  # its allocation was overwritten
                 return
-            del self._live[address]
+            if held is None:
+                held = self._add_before(row[3], row[4], row[5], row[6], 0)
+            self._live.pop(address, None)
             # A block that no queued work uses is freed on no stream.
             self._append(-1, held[1], held[2], row[5] or held[3], row)
         elif action in NOTES:
             text = self._texts[row[8]] if action in TEXTS else self._tags[row[6]]
             self.builder.note(NOTES[action], row[0] - self._start, address, row[4], text)
+
+    def _number(self, address: int) -> int:
+        """Return the number of another block."""
+        self._seen.add(address)
+        self._blocks += 1
+        return self._blocks - 1
+
+    def _add_before(
+        self, address: int, size: int, stream: int, account: int, origin: int
+    ) -> tuple[int, int, int, int]:
+        block = self._number(address)
+        self._before.add(
+            1,
+            block,
+            size,
+            time=0,
+            address=address,
+            stream=stream,
+            tag=self._tags[account],
+            origin=self._origins[origin] if origin else "",
+        )
+        return 0, block, size, stream
+
+    def add_before(self, held: Iterable[Held]) -> None:
+        """Put what was live before the events in front of them."""
+        for block in held:
+            if block.address not in self._seen:
+                self._add_before(
+                    block.address, block.bytes, block.stream, block.account, block.origin
+                )
+        self.builder.prepend(self._before)
 
     def _append(self, op: int, block: int, size: int, stream: int, row: tuple[int, ...]) -> None:
         self.builder.add(

@@ -285,6 +285,14 @@ class Builder:
             )
         )
 
+    def prepend(self, events: Builder) -> None:
+        """Put the events of another builder before all others."""
+        tags = [self._tags.setdefault(tag, len(self._tags)) for tag in events._tags]
+        origins = [self._origins.setdefault(text, len(self._origins)) for text in events._origins]
+        rows = [(*row[:6], tags[row[6]], row[7], origins[row[8]]) for row in events._rows]
+        self._rows[:0] = rows
+        self.notes = [replace(note, position=note.position + len(rows)) for note in self.notes]
+
     def note(self, action: str, time: int, address: int = 0, size: int = 0, text: str = "") -> None:
         """Append one note behind the events so far."""
         self.notes.append(Note(time, len(self._rows), action, address, size, text))
