@@ -6,8 +6,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "account/lease.h"
 #include "account/lock.h"
 
 namespace nbx {
@@ -24,25 +26,40 @@ struct AccountStatistics {
   std::uint64_t objects;  // live storages
   std::uint64_t limit;    // kUnlimited if none
   std::uint64_t soft_limit;
-  std::uint64_t asleep;  // of sleeping blocks: requested, but not granted until they wake
+  std::uint64_t asleep;          // of sleeping blocks: requested, but not granted until they wake
+  std::uint64_t soft_crossings;  // how often allocations went from below the soft limit to above
+  std::uint64_t peak_error;      // the peaks may be too high by this: what other threads had leased
+  std::uint64_t external;        // bytes that libraries hold beside this account (set_external)
+};
+
+/// The most that an account held since some moment; the figure may be too high by `error`.
+struct PeakFigures {
+  std::uint64_t requested = 0;
+  std::uint64_t granted = 0;
+  std::uint64_t error = 0;
 };
 
 class Account {
  public:
   Account(std::string name, Account* parent);
+  ~Account();
   Account(const Account&) = delete;
   Account& operator=(const Account&) = delete;
 
   [[nodiscard]] Account* parent() const noexcept { return parent_; }
+  [[nodiscard]] const Account& root() const noexcept { return *root_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   /// Its number in the tree, from 1 for the root on.
   [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
   [[nodiscard]] std::string path() const;
+  /// The account of this number in the same tree; null if there is none.
+  [[nodiscard]] Account* find(std::uint32_t id) const;
   /// The child of this name, created on first use; names hold no '/' and are not empty.
   [[nodiscard]] Account& child(const std::string& name);
 
   /// Adds to this account and all above it, or to none: returns the account whose limit refused,
-  /// null when admitted. Called before any driver work; never throws.
+  /// null when admitted. What threads have leased is taken back before anything is refused. Called
+  /// before any driver work; never throws.
   [[nodiscard]] Account* reserve(std::uint64_t requested, std::uint64_t granted) noexcept;
   void release(std::uint64_t requested, std::uint64_t granted) noexcept;
 
@@ -53,28 +70,31 @@ class Account {
   [[nodiscard]] std::uint64_t limit() const noexcept {
     return limit_.load(std::memory_order_relaxed);
   }
-  [[nodiscard]] std::uint64_t granted() const noexcept {
-    return granted_.load(std::memory_order_relaxed);
+  [[nodiscard]] std::uint64_t soft_limit() const noexcept {
+    return soft_limit_.load(std::memory_order_relaxed);
   }
+  /// Takes the tree's lock, as the figures of leases are added.
+  [[nodiscard]] std::uint64_t granted() const noexcept;
 
   /// The lock of the figures of this account's tree, and the same changes for a caller that holds
   /// it: a heap that shares it pays for one lock instead of two.
   [[nodiscard]] ShortLock& tree_lock() const noexcept { return root_->lock_; }
   [[nodiscard]] Account* reserve_locked(std::uint64_t requested, std::uint64_t granted) noexcept {
-    for (Account* account = this; account != nullptr; account = account->parent_) {
-      const std::uint64_t limit = get(account->limit_);
-      const std::uint64_t held = get(account->granted_);
-      // Nothing more is admitted above a limit that was set below what is held; zero bytes are.
-      if (granted > (limit > held ? limit - held : 0)) [[unlikely]]
-        return account;
-    }
+    if (get(root_->leased_) != 0) [[unlikely]]
+      fold_own_locked();
+    if (Account* refused = refuses(granted)) [[unlikely]]
+      return refused;
     for (Account* account = this; account != nullptr; account = account->parent_) {
       account->add(requested, granted);
+      account->note_peak(nullptr);
     }
     return nullptr;
   }
   void release_locked(std::uint64_t requested, std::uint64_t granted) noexcept {
+    if (get(root_->leased_) != 0) [[unlikely]]
+      fold_own_locked();
     for (Account* account = this; account != nullptr; account = account->parent_) {
+      if (get(account->leased_) != 0) account->note_peak(nullptr);
       set(account->requested_, get(account->requested_) - requested);
       set(account->granted_, get(account->granted_) - granted);
       set(account->objects_, get(account->objects_) - 1);
@@ -91,7 +111,10 @@ class Account {
     return nullptr;
   }
   void shrink_locked(std::uint64_t requested, std::uint64_t granted) noexcept {
+    if (get(root_->leased_) != 0) [[unlikely]]
+      fold_own_locked();
     for (Account* account = this; account != nullptr; account = account->parent_) {
+      if (get(account->leased_) != 0) account->note_peak(nullptr);
       set(account->requested_, get(account->requested_) - requested);
       set(account->granted_, get(account->granted_) - granted);
     }
@@ -115,10 +138,56 @@ class Account {
 
   /// This account and its descendants.
   [[nodiscard]] std::vector<Account*> subtree();
+  // ---- leases: bytes counted ahead for one thread
+  // ------------------------------------------------
+  /// A lease for the calling thread, to be renewed; lives as long as the tree. Throws
+  /// std::bad_alloc.
+  [[nodiscard]] Lease& open_lease();
+  /// The lease is another's from here on. The lock is held, and the lease is folded.
+  static void close_lease(Lease& lease) noexcept { lease.owner = nullptr; }
+  /// For the owner of `lease`, with the lock held: counts an object here, exactly, and leases what
+  /// is likely to be asked for next. Returns the account that refused, or null.
+  [[nodiscard]] Account* renew_locked(Lease& lease, std::uint64_t requested,
+                                      std::uint64_t granted) noexcept;
+  /// The same for an object that is given back.
+  void renew_released_locked(Lease& lease, std::uint64_t requested, std::uint64_t granted) noexcept;
+  /// What was used is counted, the rest is free for others. With the lock held, and by the owner or
+  /// while it is kept out.
+  static void fold_locked(Lease& lease) noexcept;
+  /// Takes all leases of the tree back, and gives none until `admit`, which is called with the
+  /// lock held, has returned.
+  template <class Admit>
+  void without_leases(const Admit& admit) noexcept {
+    Lease* const leases = root_->begin_recall();
+    {
+      const std::lock_guard<ShortLock> guard(root_->lock_);
+      for (Lease* lease = leases; lease != nullptr; lease = lease->next) fold_locked(*lease);
+      admit();
+      --root_->recalls_;
+    }
+    for (Lease* lease = leases; lease != nullptr; lease = lease->next) lease->gate.open();
+  }
+  [[nodiscard]] bool has_leases() const noexcept { return get(root_->leased_) != 0; }
+
+  // ---- peaks of a stretch of time
+  // ----------------------------------------------------------------
+  /// Starts to note the most that this account holds. Scopes may nest and overlap.
+  [[nodiscard]] std::uint64_t begin_peak();
+  /// The most since `begin_peak`; throws Error(kValue) for a scope that does not run.
+  [[nodiscard]] PeakFigures peak(std::uint64_t scope) const;
+  PeakFigures end_peak(std::uint64_t scope);
+
+  /// Memory that a library holds on this device beside the heap, under a name; 0 removes it.
+  void set_external(const std::string& name, std::uint64_t bytes);
+  [[nodiscard]] std::vector<std::pair<std::string, std::uint64_t>> externals() const;
 
   /// Holds the list of children still while the process forks.
   void before_fork() noexcept { root_->structure_.lock(); }
-  void after_fork() noexcept { root_->structure_.unlock(); }
+  /// In the child no recall that another thread had begun goes on.
+  void after_fork(bool child = false) noexcept {
+    if (child) root_->recalls_ = 0;
+    root_->structure_.unlock();
+  }
 
   void reset_peak();  // of this account and its descendants
   [[nodiscard]] AccountStatistics statistics() const;
@@ -127,26 +196,59 @@ class Account {
 
  private:
   using Counter = std::atomic<std::uint64_t>;
+  struct PeakScope;
+
   [[nodiscard]] static std::uint64_t get(const Counter& counter) noexcept {
     return counter.load(std::memory_order_relaxed);
   }
   static void set(Counter& counter, std::uint64_t value) noexcept {
     counter.store(value, std::memory_order_relaxed);
   }
+  /// The first account from here up that has no room for `granted`.
+  [[nodiscard]] Account* refuses(std::uint64_t granted) noexcept {
+    for (Account* account = this; account != nullptr; account = account->parent_) {
+      const std::uint64_t limit = get(account->limit_);
+      const std::uint64_t held = get(account->granted_);
+      // Nothing more is admitted above a limit that was set below what is held; zero bytes are.
+      if (granted > (limit > held ? limit - held : 0)) [[unlikely]]
+        return account;
+    }
+    return nullptr;
+  }
   void add(std::uint64_t requested, std::uint64_t granted) noexcept {
-    const std::uint64_t held_requested = get(requested_) + requested;
-    const std::uint64_t held_granted = get(granted_) + granted;
-    set(requested_, held_requested);
-    set(granted_, held_granted);
+    const std::uint64_t held = get(granted_), soft = get(soft_limit_);
+    set(requested_, get(requested_) + requested);
+    set(granted_, held + granted);
     set(objects_, get(objects_) + 1);
+    if (held <= soft && held + granted > soft) [[unlikely]]
+      set(soft_crossings_, get(soft_crossings_) + 1);
+  }
+  /// What is held now may be a peak. `own`: the lease whose use is known; what others have leased
+  /// is taken for used.
+  void note_peak(const Lease* own) noexcept {
+    const std::uint64_t leased = get(leased_);
+    const bool exact = leased == (own == nullptr ? 0 : own->size);
+    const bool known = own != nullptr && exact;
+    const std::uint64_t held_requested =
+        get(requested_) - (known ? own->least_requested_left.get() : 0);
+    const std::uint64_t held_granted = get(granted_) - (known ? own->least_left.get() : 0);
     if (held_requested > get(peak_requested_)) set(peak_requested_, held_requested);
     if (held_granted > get(peak_granted_)) set(peak_granted_, held_granted);
+    if (!exact && leased > get(peak_error_)) set(peak_error_, leased);
+    if (scopes_ != nullptr) [[unlikely]]
+      note_scopes(held_requested, held_granted, exact ? 0 : leased);
   }
   void add_asleep(std::uint64_t bytes) noexcept {
     for (Account* account = this; account != nullptr; account = account->parent_) {
       set(account->asleep_, get(account->asleep_) + bytes);
     }
   }
+  void note_scopes(std::uint64_t requested, std::uint64_t granted, std::uint64_t error) noexcept;
+  void fold_own_locked() noexcept;
+  void grant_locked(Lease& lease, std::uint64_t size) noexcept;
+  [[nodiscard]] std::uint64_t lease_size(const Lease& lease, std::uint64_t granted) const noexcept;
+  [[nodiscard]] Lease* begin_recall() noexcept;
+  [[nodiscard]] bool contains(const Account& other) const noexcept;
   template <class Node>
   static void collect(Node* account, std::vector<Node*>* accounts);
   [[nodiscard]] AccountStatistics figures() const;  // with the tree's lock held; no path
@@ -162,6 +264,14 @@ class Account {
   // Written under the lock only; atomic so that single figures can be read without it.
   Counter requested_{0}, granted_{0}, peak_requested_{0}, peak_granted_{0};
   Counter objects_{0}, asleep_{0}, limit_{kUnlimited}, soft_limit_{kUnlimited};
+  Counter leased_{0};  // by leases of this account and below; the figures above hold their rest
+  Counter soft_crossings_{0}, peak_error_{0}, external_{0};
+  std::unique_ptr<PeakScope> scopes_;
+  std::vector<std::pair<std::string, std::uint64_t>> externals_;
+  // Of the root: all leases, which are used again, and how many recalls run.
+  std::atomic<Lease*> leases_{nullptr};
+  std::uint32_t recalls_ = 0;
+  std::uint64_t next_scope_ = 1;
 };
 
 }  // namespace nbx

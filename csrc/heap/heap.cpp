@@ -4,6 +4,7 @@
 #include <mutex>
 #include <new>
 
+#include "account/recorder.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "heap/blocking.h"
@@ -33,13 +34,22 @@ Heap::State::State(Device& opened, ShortLock* shared, bool virtual_memory)
       host(opened.properties().integrated_work),
       space(host ? kHostGranuleBits : kDeviceGranuleBits),
       pages(virtual_memory && Pages::supported(opened) ? std::make_unique<Pages>(opened) : nullptr),
-      lock(shared != nullptr ? *shared : own_lock) {}
+      lock(shared != nullptr ? *shared : own_lock) {
+  space.attach(slabs);
+  recorded = Recorder::open_heap(opened.name());
+}
+
+Heap::State::~State() { Recorder::close_heap(recorded); }
 
 Heap::Heap(Device& device, ShortLock* lock, bool virtual_memory)
     : state_(std::make_unique<State>(device, lock, virtual_memory)) {}
 
 Heap::~Heap() {
   // Blocks that are still live keep their segments: somebody may still read them.
+  {
+    const State::Recall recall(*state_);
+  }
+  state_->close_fronts();
   try {
     state_->poll();
     state_->release_unused(0);
@@ -51,39 +61,74 @@ Heap::~Heap() {
 Block Heap::allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& stream, Account& account,
                      Lifetime lifetime) {
   State& s = *state_;
-  check_alignment(alignment);
-  if (bytes > kMaximumBytes) {
-    throw refusal(s.figures(HeapRequest{bytes, bytes, alignment, stream.id(), account}));
+  const std::uint32_t origin = Recorder::origin();
+  Front* front = find_front(&s);
+  if (front != nullptr && s.may_keep(bytes, alignment, lifetime) && front->enter()) [[likely]] {
+    const StreamId name = stream.id();
+    const std::uint32_t id = front->take(name, bytes, account, origin);
+    if (id != kNoBlock) [[likely]] {
+      const Block block = s.block_of(id);
+      front->leave();
+      Recorder::note(RecordedAction::kAllocate, s.recorded, block.address, bytes, name,
+                     account.id(), block.generation, origin);
+      return block;
+    }
+    front->leave();
   }
+  check_alignment(alignment);
   const std::uint64_t granule = s.space.granule();
+  // A sum that wraps is refused before it is used.
   const HeapRequest request{
-      bytes, (bytes + granule - 1) & ~(granule - 1), alignment, stream.id(), account, lifetime};
+      bytes, (bytes + granule - 1) & ~(granule - 1), alignment, stream.id(), account, lifetime,
+      origin};
+  const Block block = allocate_slowly(request);
+  Recorder::note_now(RecordedAction::kAllocate, s.recorded, block.address, bytes, request.stream,
+                     account.id(), block.generation, origin);
+  return block;
+}
+
+Block Heap::allocate_slowly(const HeapRequest& request) {
+  State& s = *state_;
+  if (request.bytes > kMaximumBytes) throw refusal(s.figures(request));
+  Account& account = request.account;
   const bool shared = &account.tree_lock() == &s.lock;
-  Account* refused = shared ? nullptr : account.reserve(bytes, request.granted);
+  Front* const front = s.front_for(account);
+  Account* refused = shared ? nullptr : account.reserve(request.bytes, request.granted);
   if (refused == nullptr) {
+    bool charged = false;
     const std::lock_guard<ShortLock> guard(s.lock);
-    if (shared) refused = account.reserve_locked(bytes, request.granted);
+    Front::Set* set = nullptr;
+    if (front != nullptr && s.may_keep(request.bytes, request.alignment, request.lifetime)) {
+      set = front->make_set(request.stream);
+    }
+    if (shared) refused = s.admit(front, request, &charged);
     if (refused == nullptr) {
-      if (bytes == 0) return Block{};
-      const std::uint32_t id =
-          s.space.take(s.home_of(request.granted), request.stream, request.granted, alignment);
+      if (request.bytes == 0) return Block{};
+      const std::uint32_t id = s.take_quickly(front, set, request);
       if (id != kNoBlock) [[likely]] {
-        s.hand_out(id, request);
+        s.hand_out_from(front, id, request, charged);
         return s.block_of(id);
       }
+      if (front != nullptr) s.uncharge(*front, request, charged);
     }
   }
+  return allocate_growing(request, refused);
+}
+
+/// What is free at once does not serve the request, or `refused` does not admit it.
+Block Heap::allocate_growing(const HeapRequest& request, Account* refused) {
+  State& s = *state_;
   const BlockingScope scope;
   const std::lock_guard<std::recursive_mutex> growing(s.growth);
   if (refused != nullptr) {
     const auto admitted = [&] {
-      refused = account.reserve(bytes, request.granted);
+      refused = request.account.reserve(request.bytes, request.granted);
       return refused == nullptr;
     };
     if (!admitted() && !s.reclaim(request.granted, admitted)) {
       throw s.over_budget(request, *refused);
     }
-    if (bytes == 0) return Block{};
+    if (request.bytes == 0) return Block{};
   }
   try {
     const std::uint32_t id = s.serve(request);
@@ -91,7 +136,7 @@ Block Heap::allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& strea
     const std::lock_guard<ShortLock> guard(s.lock);
     return s.block_of(id);
   } catch (...) {
-    account.release(bytes, request.granted);
+    request.account.release(request.bytes, request.granted);
     throw;
   }
 }
@@ -116,6 +161,16 @@ void Heap::allocate_many(const BlockRequest* requests, std::size_t count, Stream
 void Heap::free(const Block& block, std::uint64_t requested, Account& account, StreamId stream,
                 Ticket ticket) noexcept {
   const BlockUse use{stream, ticket};
+  Front* front = find_front(state_.get());
+  if (front != nullptr && front->enter()) [[likely]] {
+    const bool kept = front->give(block.id, block.generation, account, use);
+    front->leave();
+    if (kept) [[likely]] {
+      Recorder::note(RecordedAction::kFree, state_->recorded, block.address, requested, stream,
+                     account.id(), block.generation);
+      return;
+    }
+  }
   free_after(block, requested, account, &use, 1);
 }
 
@@ -126,22 +181,22 @@ void Heap::free_after(const Block& block, std::uint64_t requested, Account& acco
     account.release(requested, 0);
     return;
   }
-  DeviceAddress surplus = 0;
+  Front* const front = s.front_for(account);
+  State::Surplus surplus;
   const bool shared = &account.tree_lock() == &s.lock;
   std::uint64_t granted = 0;
   try {
     const std::lock_guard<ShortLock> guard(s.lock);
     if (s.space.is_live(block.id, block.generation)) [[likely]] {
-      granted = s.space.record(block.id).bytes;
-      const std::uint32_t unused = s.space.give(block.id, uses, count);
-      s.live -= granted;
-      --s.live_blocks;
-      if (shared) account.release_locked(requested, granted);
-      if (unused != kNoBlock && s.surplus(unused)) {
-        const Segment segment = s.space.remove_segment(unused);
-        s.segment_bytes -= segment.driver_bytes;
-        surplus = segment.driver_address;
+      const BlockRecord& record = s.space.record(block.id);
+      granted = s.granted_of(record);
+      const std::uint64_t asked = record.requested();
+      const BlockUse last = count != 0 ? uses[0] : BlockUse{};
+      if (front == nullptr || count > 1 || !s.keep(*front, block.id, last, &surplus)) {
+        surplus.add(s, s.space.give(block.id, uses, count));
       }
+      s.count_free(front, account, asked, granted);
+      if (!shared) requested = asked;
     }
   } catch (const std::exception& error) {
     // The block stays live: nobody can have it, and nothing that uses it is hurt.
@@ -155,7 +210,10 @@ void Heap::free_after(const Block& block, std::uint64_t requested, Account& acco
     return;
   }
   if (!shared) account.release(requested, granted);
-  if (surplus != 0) static_cast<void>(s.give_to_driver(surplus));
+  surplus.give(s);
+  Recorder::note(count > 1 ? RecordedAction::kFreePending : RecordedAction::kFree, s.recorded,
+                 block.address, requested, count != 0 ? uses[0].stream : kNoStream, account.id(),
+                 block.generation);
 }
 
 void Heap::require_live(const Block& block) const {
@@ -237,10 +295,12 @@ HeapOptions Heap::options() const {
 
 void Heap::before_fork() noexcept {
   state_->growth.lock();
+  state_->shut_for_fork = state_->shut_fronts();
   state_->lock.lock();
 }
 
 void Heap::after_fork(bool child) noexcept {
+  state_->open_fronts_after_fork(child, state_->shut_for_fork);
   state_->lock.unlock();
   // The mutex knows its owner by a thread id that the child's thread no longer has.
   if (child) {
@@ -250,9 +310,16 @@ void Heap::after_fork(bool child) noexcept {
   }
 }
 
+void Heap::recall() noexcept {
+  const BlockingScope scope;
+  const std::lock_guard<std::recursive_mutex> growing(state_->growth);
+  const State::Recall recalled(*state_);
+}
+
 std::uint64_t Heap::trim(std::uint64_t keep) {
   const BlockingScope scope;
   const std::lock_guard<std::recursive_mutex> growing(state_->growth);
+  const State::Recall recall(*state_);
   state_->poll();
   return state_->release_unused(keep);
 }
@@ -261,14 +328,16 @@ HeapStatistics Heap::statistics() const {
   State& s = *state_;
   const std::lock_guard<ShortLock> guard(s.lock);
   HeapStatistics result{};
-  result.live = s.live;
+  const State::Live live = s.live_now();
+  result.live = live.bytes;
   result.pending = s.space.pending_bytes() + s.space.frozen_bytes();
   result.mapped = s.held();
   result.parked = s.parked();
   result.banked = s.pages ? s.pages->banked_bytes() : 0;
-  result.peak_live = s.peak_live;
+  result.peak_live = live.peak;
   result.peak_mapped = s.peak_mapped;
-  result.live_blocks = s.live_blocks;
+  result.live_blocks = live.blocks;
+  result.kept = s.kept_bytes();
   result.free_blocks = s.space.free_blocks();
   result.largest_hole = s.space.largest_hole();
   result.driver_calls = s.driver_calls.load(std::memory_order_relaxed);
@@ -286,6 +355,8 @@ HeapStatistics Heap::statistics() const {
 }
 
 void Heap::reset_peak() noexcept {
+  const std::lock_guard<std::recursive_mutex> growing(state_->growth);
+  const State::Recall recall(*state_);
   const std::lock_guard<ShortLock> guard(state_->lock);
   state_->peak_live = state_->live;
   state_->peak_mapped = state_->held();

@@ -60,6 +60,7 @@ struct HeapStatistics {
   std::uint64_t asleep_held;     // of them: in pages that others keep; of `mapped`
   std::uint64_t asleep_blocks;
   std::uint64_t asleep_contents;  // bytes of host memory that hold their contents
+  std::uint64_t kept;             // of `parked`: in the caches of threads
 };
 
 /// What `Heap::sleep` or `Heap::wake` moved.
@@ -75,6 +76,8 @@ class ReservedBlock;
 
 /// Frees what it can spare, at least `bytes` if possible; returns the bytes that it freed.
 using Reclaimer = std::function<std::uint64_t(std::uint64_t bytes)>;
+
+struct HeapRequest;
 
 class Heap {
  public:
@@ -143,6 +146,8 @@ class Heap {
   /// True if the handle names a sleeping block. Takes no lock.
   [[nodiscard]] bool is_asleep(const Block& block) const noexcept;
 
+  /// Takes back what threads keep for themselves, so that it is seen by all and merges.
+  void recall() noexcept;
   /// Free memory back to the driver until at most `keep` parked bytes remain; returns bytes given
   /// back.
   std::uint64_t trim(std::uint64_t keep = 0);
@@ -153,6 +158,8 @@ class Heap {
 
  private:
   struct State;
+  [[nodiscard]] Block allocate_slowly(const HeapRequest& request);
+  [[nodiscard]] Block allocate_growing(const HeapRequest& request, Account* refused);
   std::unique_ptr<State> state_;
 };
 

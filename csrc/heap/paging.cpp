@@ -75,7 +75,8 @@ std::uint32_t Heap::State::grow_pages(const HeapRequest& request, const Reach& r
   {
     const std::lock_guard<ShortLock> guard(lock);
     const double allowed =
-        (1.0 + options.slack) * static_cast<double>(std::max(peak_live, live + request.granted));
+        (1.0 + options.slack) *
+        static_cast<double>(std::max(peak_live, live_now().bytes + request.granted));
     steal = static_cast<double>(held() + plan.missing * pages->granule()) > allowed;
   }
   FillResult result;

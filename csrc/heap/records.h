@@ -38,7 +38,7 @@ struct alignas(64) BlockRecord {
   Relaxed<std::uint32_t> account;  // of a live block: its Account::id
   Relaxed<std::uint32_t> origin;   // of a live block: where it was asked for
   std::uint32_t segment = 0;
-  std::uint16_t lane = 0;  // of the bins that hold it, when free
+  Relaxed<std::uint16_t> lane;  // of the bins that hold it, when free
   Relaxed<BlockState> state{BlockState::kUnused};
   std::uint8_t home = 0;  // the lane of its segment
 
@@ -50,6 +50,15 @@ struct alignas(64) BlockRecord {
     bin_previous = static_cast<std::uint32_t>(value);
     bin_next = static_cast<std::uint32_t>(value >> 32);
   }
+
+  /// A slot of a slab: no block is its neighbour.
+  [[nodiscard]] bool is_slot() const noexcept { return (previous & kSlotBit) != 0; }
+  [[nodiscard]] std::uint32_t slab() const noexcept { return previous & ~kSlotBit; }
+  void set_slot(std::uint32_t number, std::uint32_t place) noexcept {
+    previous = number | kSlotBit;
+    next = place;
+  }
+  static constexpr std::uint32_t kSlotBit = std::uint32_t{1} << 31;  // no block's number has it
 };
 static_assert(sizeof(BlockRecord) == 64);
 

@@ -15,7 +15,11 @@ Reach Heap::State::reach_of(const HeapRequest& request) {
 
 std::uint32_t Heap::State::serve(const HeapRequest& request) {
   const Reach reach = reach_of(request);
-  std::uint32_t id = serve_parked(request, reach);
+  std::uint32_t id = search(request, reach, false);
+  if (id != kNoBlock) return id;
+  // Until the request is served nothing comes into a cache that could have served it.
+  const Recall recall(*this);
+  id = serve_parked(request, reach);
   if (id != kNoBlock) return id;
   id = grow(request, reach, false);
   if (id != kNoBlock) return id;
@@ -37,11 +41,9 @@ std::uint32_t Heap::State::serve(const HeapRequest& request) {
 
 /// What is free already, for this stream or with an order to others.
 std::uint32_t Heap::State::serve_parked(const HeapRequest& request, const Reach& reach) {
-  std::uint32_t id = search(request, reach, false);
-  if (id != kNoBlock || host) return id;
-  poll();
-  id = search(request, reach, false);
-  if (id != kNoBlock || !options.reuse_waits) return id;
+  if (!host) poll();
+  const std::uint32_t id = search(request, reach, false);
+  if (id != kNoBlock || host || !options.reuse_waits) return id;
   return search_after_wait(request, reach);
 }
 
@@ -158,7 +160,7 @@ RefusalFigures Heap::State::figures(const HeapRequest& request) {
   result.granted = request.granted;
   {
     const std::lock_guard<ShortLock> guard(lock);
-    result.live = live;
+    result.live = live_now().bytes;
     result.pending = space.pending_bytes() + space.frozen_bytes();
     result.parked = parked();
     result.parked_blocks = space.free_blocks();

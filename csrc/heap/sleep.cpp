@@ -234,7 +234,7 @@ void Heap::State::get_up(const Blocks& blocks, bool counted, Contents* dropped) 
     }
     (*dropped)[i] = std::move(sleeper.contents);
   }
-  peak_live = std::max(peak_live, live);
+  note_live(live);
   sleeping.store(sleepers.size(), std::memory_order_relaxed);
   count_held();
 }
@@ -335,7 +335,12 @@ SleepReport Heap::sleep(Account& tag, bool keep) {
   const BlockingScope scope;
   const std::lock_guard<std::recursive_mutex> growing(s.growth);
   SleepReport report;
-  const State::Blocks blocks = s.doze(tag);
+  State::Blocks blocks;
+  {
+    // Nobody frees one of them without the lock meanwhile.
+    const State::Recall recall(s);
+    blocks = s.doze(tag);
+  }
   if (blocks.empty()) return report;
   State::Contents dropped(blocks.size());
   bool asleep = false;

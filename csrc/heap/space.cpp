@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "heap/slabs.h"
+
 namespace nbx {
 
 Space::Space(std::uint32_t granule_bits) : granule_bits_(granule_bits), gaps_(granule_bits) {
@@ -198,7 +200,7 @@ std::uint32_t Space::give(std::uint32_t id, const BlockUse* uses, std::size_t co
 std::uint32_t Space::give_to_lane(std::uint32_t id, const BlockUse* uses, std::size_t count) {
   BlockRecord& record = records_[id];
   // What captured work took or used, the graph will use again.
-  std::uint32_t lane = is_capturing(record.lane) ? record.lane : record.home;
+  std::uint32_t lane = is_capturing(record.lane) ? record.lane.get() : record.home;
   std::vector<BlockUse> open;
   {
     const auto note = [&](BlockUse use) {
@@ -242,6 +244,8 @@ std::uint32_t Space::give_to_lane(std::uint32_t id, const BlockUse* uses, std::s
 
 /// Makes a block free in a lane, merged with its free neighbours there.
 std::uint32_t Space::put(std::uint32_t id, std::uint32_t lane) noexcept {
+  if (records_[id].is_slot()) [[unlikely]]
+    return put_slot(id, lane);
   records_[id].state = BlockState::kFree;
   records_[id].lane = static_cast<std::uint16_t>(lane);
   const auto joins = [&](std::uint32_t other) {
@@ -263,6 +267,14 @@ std::uint32_t Space::put(std::uint32_t id, std::uint32_t lane) noexcept {
   if (lane >= kHomes || !fills_segment(record)) return kNoBlock;
   unused_bytes_[lane] += record.bytes;
   return id;
+}
+
+std::uint32_t Space::put_slot(std::uint32_t id, std::uint32_t lane) noexcept {
+  if (slabs_ == nullptr) return kNoBlock;
+  if (!is_capturing(lane)) return slabs_->give(id);
+  records_[id].state = BlockState::kWaiting;
+  slabs_->freeze(id, lanes_[lane]->capture);
+  return kNoBlock;
 }
 
 std::uint32_t Space::merge(std::uint32_t left, std::uint32_t right) noexcept {
@@ -293,6 +305,7 @@ std::vector<StreamId> Space::pending_streams() const {
       }
     }
   }
+  if (slabs_ != nullptr) slabs_->list_streams(&streams);
   return streams;
 }
 
@@ -308,10 +321,11 @@ Ticket Space::newest_ticket(StreamId stream) const noexcept {
       if (use.stream == stream) newest = std::max(newest, use.ticket);
     }
   }
-  return newest;
+  return slabs_ == nullptr ? newest : std::max(newest, slabs_->newest_ticket(stream));
 }
 
 void Space::complete(StreamId stream, Ticket ticket) noexcept {
+  if (slabs_ != nullptr) slabs_->complete(stream, ticket);
   for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
     if (lanes_[lane]->capture != 0 || lanes_[lane]->stream != stream) continue;
     Bins& bins = lanes_[lane]->bins;
@@ -361,6 +375,7 @@ void Space::begin_capture(CaptureId capture, StreamId stream) {
 void Space::release_capture(CaptureId capture, const BlockUse& use) {
   const std::uint32_t frozen = lane_of_capture(capture);
   if (frozen == 0) return;
+  if (slabs_ != nullptr) slabs_->release_capture(capture, use);
   const std::uint32_t after = use.ticket != 0 ? make_lane(use.stream) : 0;
   for (Waiting& entry : waiting_) {
     if (entry.capture != capture) continue;
@@ -480,6 +495,9 @@ std::uint32_t Space::find(DeviceAddress address) const noexcept {
   const Segment& segment = segments_[std::prev(above)->second];
   if (address - segment.base >= segment.bytes) return kNoBlock;
   const std::uint32_t id = holder(segment, address);
+  if (records_[id].state == BlockState::kSlab && slabs_ != nullptr) {
+    return slabs_->find(id, address);
+  }
   return records_[id].state == BlockState::kLive ? id : kNoBlock;
 }
 

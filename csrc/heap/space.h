@@ -15,6 +15,8 @@
 
 namespace nbx {
 
+class Slabs;
+
 /// Addresses next to each other: one piece of memory from the driver, or a range whose pages come
 /// and go.
 struct Segment {
@@ -69,6 +71,11 @@ class Space {
   Space(const Space& other);
   Space& operator=(const Space&) = delete;
 
+  /// Slots of these slabs are found, waited for and frozen like blocks. A copy of the books has
+  /// no slabs: to it they are blocks in use.
+  void attach(Slabs& slabs) noexcept { slabs_ = &slabs; }
+
+  [[nodiscard]] std::uint32_t granule_bits() const noexcept { return granule_bits_; }
   [[nodiscard]] std::uint64_t granule() const noexcept { return std::uint64_t{1} << granule_bits_; }
   [[nodiscard]] BlockRecord& record(std::uint32_t id) noexcept { return records_[id]; }
   [[nodiscard]] const BlockRecord& record(std::uint32_t id) const noexcept { return records_[id]; }
@@ -217,6 +224,7 @@ class Space {
                                     std::uint64_t alignment) noexcept;
   void split(std::uint32_t id, std::uint64_t bytes) noexcept;
   std::uint32_t put(std::uint32_t id, std::uint32_t lane) noexcept;
+  std::uint32_t put_slot(std::uint32_t id, std::uint32_t lane) noexcept;
   std::uint32_t merge(std::uint32_t left, std::uint32_t right) noexcept;
   void pull(std::uint32_t id) noexcept;
   [[nodiscard]] bool fills_segment(const BlockRecord& record) const noexcept {
@@ -234,6 +242,7 @@ class Space {
   void unindex(std::uint32_t id) noexcept;
 
   std::uint32_t granule_bits_;
+  Slabs* slabs_ = nullptr;
   RecordTable records_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   Bins gaps_;

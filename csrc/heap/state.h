@@ -7,8 +7,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "heap/front.h"
 #include "heap/heap.h"
 #include "heap/refusal.h"
+#include "heap/slabs.h"
 #include "heap/space.h"
 
 namespace nbx {
@@ -30,6 +32,7 @@ struct HeapRequest {
   StreamId stream;
   Account& account;
   Lifetime lifetime = Lifetime::kTransient;
+  std::uint32_t origin = 0;  // Recorder::origin
 };
 
 /// A block that sleeps.
@@ -44,6 +47,9 @@ struct Sleeper {
 
 struct Heap::State {
   State(Device& opened, ShortLock* shared, bool virtual_memory);
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   // The fast path; the lock is held.
   [[nodiscard]] std::uint32_t home_of(std::uint64_t granted) const noexcept {
@@ -51,17 +57,97 @@ struct Heap::State {
   }
   /// A block is handed out: counted, and its record says for whom.
   void hand_out(std::uint32_t id, const HeapRequest& request) noexcept {
-    BlockRecord& record = space.record(id);
-    record.account = request.account.id();
-    record.set_requested(request.bytes);
-    live += request.granted;
+    Front::mark(space.record(id), request.bytes, request.account, request.origin);
+    count_live(request.granted);
+  }
+  void count_live(std::uint64_t granted) noexcept {
+    live += granted;
     ++live_blocks;
-    if (live > peak_live) peak_live = live;
+    note_live(live);
+  }
+  /// `live` alone may be below zero while a thread has not told what it handed out.
+  [[nodiscard]] static bool is_more(std::uint64_t bytes, std::uint64_t than) noexcept {
+    return static_cast<std::int64_t>(bytes) > static_cast<std::int64_t>(than);
+  }
+  void note_live(std::uint64_t bytes) noexcept {
+    if (is_more(bytes, peak_live)) peak_live = bytes;
   }
   [[nodiscard]] Block block_of(std::uint32_t id) const noexcept {
     const BlockRecord& record = space.record(id);
-    return Block{record.address, record.bytes, id, record.generation};
+    return Block{record.address, granted_of(record), id, record.generation};
   }
+  /// What a live block counts as; a slot may be larger.
+  [[nodiscard]] std::uint64_t granted_of(const BlockRecord& record) const noexcept {
+    const std::uint64_t granule = space.granule();
+    return (record.requested() + granule - 1) & ~(granule - 1);
+  }
+
+  // Fronts (front.cpp). The lock is not held:
+  /// True for requests that blocks in a front could serve.
+  [[nodiscard]] bool may_keep(std::uint64_t bytes, std::uint64_t alignment,
+                              Lifetime lifetime) const noexcept {
+    return bytes - 1 < Front::kLargest && alignment - 1 < space.granule() &&
+           (alignment & (alignment - 1)) == 0 && lifetime == Lifetime::kTransient;
+  }
+  /// The calling thread's front, made on first use; null for an account whose tree has another
+  /// lock, when the thread is ending, or without memory for one.
+  [[nodiscard]] Front* front_for(Account& account) noexcept;
+  [[nodiscard]] Front* make_front(Account& account);
+  void retire(Front& front) noexcept;
+  void close_fronts() noexcept;
+  [[nodiscard]] Front* shut_fronts() noexcept;
+  void open_fronts_after_fork(bool child, Front* shut) noexcept;
+  /// Bytes that threads keep; slots of empty slabs left aside.
+  [[nodiscard]] std::uint64_t kept_bytes() const noexcept;
+  /// Takes back what threads keep, and lets them keep nothing until it ends: for a search that must
+  /// see everything.
+  class Recall {
+   public:
+    explicit Recall(State& heap) noexcept;
+    ~Recall();
+    Recall(const Recall&) = delete;
+    Recall& operator=(const Recall&) = delete;
+
+   private:
+    State& heap_;
+    Front* fronts_;
+  };
+  // The lock is held:
+  /// Segments that go to the driver once the lock is not held.
+  struct Surplus {
+    static constexpr std::size_t kMost = Front::kBatch + 1;
+    DeviceAddress addresses[kMost];
+    std::size_t count = 0;
+    void add(State& heap, std::uint32_t unused) noexcept;
+    void give(State& heap) noexcept;
+  };
+  [[nodiscard]] std::uint32_t take_kept(Front& front, Front::Set& set,
+                                        const HeapRequest& request) noexcept;
+  void forget(Front& front, Front::Exact& exact, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool keep(Front& front, std::uint32_t id, const BlockUse& use, Surplus* surplus);
+  std::uint32_t return_kept(std::uint32_t id) noexcept;
+  void empty(Front& front) noexcept;
+  /// Counts what the front's thread has handed out and taken back by itself.
+  void settle(Front& front) noexcept;
+  [[nodiscard]] std::uint32_t take_quickly(Front* front, Front::Set* set,
+                                           const HeapRequest& request) noexcept {
+    if (front != nullptr && set != nullptr) {
+      const std::uint32_t id = take_kept(*front, *set, request);
+      if (id != kNoBlock) return id;
+    }
+    return space.take(home_of(request.granted), request.stream, request.granted, request.alignment);
+  }
+  [[nodiscard]] Account* admit(Front* front, const HeapRequest& request, bool* charged) noexcept;
+  void hand_out_from(Front* front, std::uint32_t id, const HeapRequest& request,
+                     bool charged) noexcept;
+  void uncharge(Front& front, const HeapRequest& request, bool charged) noexcept;
+  void count_free(Front* front, Account& account, std::uint64_t requested,
+                  std::uint64_t granted) noexcept;
+  struct Live {
+    std::uint64_t bytes, blocks, peak;
+  };
+  /// With what the fronts have not told yet.
+  [[nodiscard]] Live live_now() const noexcept;
 
   // The slow path (serve.cpp): `growth` is held, the lock is not; driver calls happen here only.
   [[nodiscard]] Reach reach_of(const HeapRequest& request);
@@ -106,7 +192,7 @@ struct Heap::State {
                               std::vector<PageRun>* runs);
   /// Whether free pages are moved before the driver is asked for `bytes` more; the lock is held.
   [[nodiscard]] bool steals(std::uint64_t bytes, std::uint64_t more_live) const noexcept {
-    const std::uint64_t peak = std::max(peak_live, live + more_live);
+    const std::uint64_t peak = std::max(peak_live, live_now().bytes + more_live);
     return static_cast<double>(held() + bytes) > (1.0 + options.slack) * static_cast<double>(peak);
   }
   /// Runs `admit` with the lock held, and again after each reclaimer, until it returns null; throws
@@ -141,7 +227,7 @@ struct Heap::State {
   }
   /// Parked bytes; the lock is held.
   [[nodiscard]] std::uint64_t parked() const noexcept {
-    return held() - live - space.pending_bytes() - space.frozen_bytes() - asleep_held;
+    return held() - live_now().bytes - space.pending_bytes() - space.frozen_bytes() - asleep_held;
   }
   void note_held() noexcept {
     if (held() > peak_mapped) peak_mapped = held();
@@ -151,6 +237,11 @@ struct Heap::State {
   const Primitives& primitives;
   const bool host;  // work is complete on return, so every free block is free for all
   Space space;
+  Slabs slabs{space};
+  std::atomic<Front*> fronts{nullptr};  // all that were ever made; threads hand them on
+  std::uint32_t recalls = 0;            // that run: nothing is kept meanwhile
+  Front* shut_for_fork = nullptr;
+  std::uint8_t recorded = 0;     // the recorder's number of this heap
   std::unique_ptr<Pages> pages;  // null without virtual memory
   // Of reserved blocks, where the heap itself takes segments; made with the first one.
   std::unique_ptr<Pages> ranges;

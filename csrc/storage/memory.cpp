@@ -47,7 +47,7 @@ void prepare_fork() {
 void forked(bool child) {
   for (const auto& memory : registry().memories) {
     memory->heap.after_fork(child);
-    memory->root.after_fork();
+    memory->root.after_fork(child);
   }
   registry().mutex.unlock();
 }
