@@ -20,6 +20,7 @@
 #include "bindings/bindings.h"
 #include "bindings/python_error.h"
 #include "core/environment.h"
+#include "heap/blocks.h"
 #include "storage/storage.h"
 
 namespace nbx {
@@ -207,6 +208,27 @@ std::unordered_map<std::uint32_t, std::string> account_paths(const py::object& d
   }
 }
 
+/// (segments, blocks) of a device's heap, as structured arrays.
+std::pair<py::array_t<SegmentView>, py::array_t<BlockView>> memory_blocks(
+    const py::object& device) {
+  DeviceMemory* memory = nullptr;
+  try {
+    memory = &memory_of(python::to_device(device.ptr()));
+  } catch (const python::PythonError&) {
+    throw py::error_already_set();
+  }
+  HeapBlocks found;
+  {
+    const py::gil_scoped_release release;
+    found = memory->heap.blocks();
+  }
+  py::array_t<SegmentView> segments(static_cast<py::ssize_t>(found.segments.size()));
+  py::array_t<BlockView> blocks(static_cast<py::ssize_t>(found.blocks.size()));
+  std::copy(found.segments.begin(), found.segments.end(), segments.mutable_data());
+  std::copy(found.blocks.begin(), found.blocks.end(), blocks.mutable_data());
+  return {std::move(segments), std::move(blocks)};
+}
+
 RecordedAction action_of(int action) {
   if (action < static_cast<int>(RecordedAction::kAllocate) ||
       action > static_cast<int>(RecordedAction::kWake)) {
@@ -244,6 +266,11 @@ void bind_notes(py::module_& module) {
 }  // namespace
 
 void bind_recorder(py::module_& module) {
+  PYBIND11_NUMPY_DTYPE(SegmentView, address, bytes, has_gaps, single_home);
+  PYBIND11_NUMPY_DTYPE(BlockView, address, bytes, requested, generation, stream, account, origin,
+                       segment, state);
+  module.def("memory_blocks", &memory_blocks, py::arg("device"),
+             "What a device's heap holds, block by block: (segments, blocks).");
   py::class_<Recording>(module, "Recording", "Every event from its construction to stop().")
       .def(py::init<std::uint64_t>(), py::arg("limit"))
       .def(

@@ -79,6 +79,7 @@ using Reclaimer = std::function<std::uint64_t(std::uint64_t bytes)>;
 
 struct HeapRequest;
 
+struct HeapBlocks;
 class Heap {
  public:
   /// `lock`: the lock of the account tree that most blocks are counted in (Account::tree_lock), so
@@ -152,6 +153,8 @@ class Heap {
   /// back.
   std::uint64_t trim(std::uint64_t keep = 0);
   [[nodiscard]] HeapStatistics statistics() const;
+  /// Every block, free ones and gaps too, and every segment (blocks.h).
+  [[nodiscard]] HeapBlocks blocks() const;
   void reset_peak() noexcept;
   /// The live block that holds this address, interior addresses included; false if none does.
   [[nodiscard]] bool find(DeviceAddress address, Block* block) const noexcept;

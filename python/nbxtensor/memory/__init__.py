@@ -7,36 +7,79 @@ path of the tag that was set when the memory was taken.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nbxtensor import _core
 from nbxtensor.memory._advice import what_would_have_fit
 from nbxtensor.memory._report import Report, Row, rows_of
+
+if TYPE_CHECKING:
+    from nbxtensor.memory import trace
+    from nbxtensor.memory.trace._record import (
+        annotate,
+        events,
+        mark,
+        record,
+        set_events,
+        set_origins,
+    )
+    from nbxtensor.memory.trace._state import dump_snapshot, snapshot
 
 __all__ = [
     "Report",
     "Row",
     "Stats",
     "allocated",
+    "annotate",
     "budget",
+    "dump_snapshot",
+    "events",
+    "mark",
     "mem_get_info",
     "memory_allocated",
     "peak_allocated",
     "peak_memory_allocated",
+    "record",
     "report",
     "reset_peak",
     "reset_peak_memory",
+    "set_events",
+    "set_origins",
+    "snapshot",
     "stats",
     "tag",
+    "trace",
     "trim",
     "what_would_have_fit",
 ]
 
 # Keeps everything that is parked: a trim to it only looks at what queued work has let go of.
 _EVERYTHING = 2**63 - 1
+
+# Names that most programs never use, by the module of `trace` that has them; imported when asked
+# for.
+_LATER = {
+    "annotate": "_record",
+    "dump_snapshot": "_state",
+    "events": "_record",
+    "mark": "_record",
+    "record": "_record",
+    "set_events": "_record",
+    "set_origins": "_record",
+    "snapshot": "_state",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "trace":
+        return importlib.import_module("nbxtensor.memory.trace")
+    if name not in _LATER:
+        raise AttributeError(f"module 'nbxtensor.memory' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"nbxtensor.memory.trace.{_LATER[name]}"), name)
 
 
 class tag(contextlib.ContextDecorator):  # noqa: N801

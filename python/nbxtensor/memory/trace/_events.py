@@ -112,7 +112,7 @@ def _tag_of(path: str) -> str:
     return "/".join(parts[1:] if parts[:1] == ["device"] else parts)
 
 
-def _account_names(device: str) -> _Names:
+def account_names(device: str) -> _Names:
     try:
         paths = _core.recorder_accounts(device)
     except (ValueError, _core.Error):
@@ -167,7 +167,7 @@ class _Merge:
     def __init__(self, builder: Builder, events: Events, device: str) -> None:
         self.builder = builder
         self._start = int(events.time[0]) if len(events.time) else 0
-        self._tags = _account_names(device)
+        self._tags = account_names(device)
         self._origins = _Names(origin_text)
         self._texts = _Names(_core.recorder_text)
         # By address: generation, block, bytes, stream.

@@ -1,0 +1,60 @@
+#include "heap/blocks.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "heap/state.h"
+
+namespace nbx {
+namespace {
+
+constexpr std::uint32_t kAtOnce =
+    1024;  // records under one hold of the lock: some ten microseconds
+
+BlockView view_of(const BlockRecord& record) noexcept {
+  const BlockState state = record.state;
+  BlockView view;
+  view.address = record.address;
+  view.bytes = record.bytes;
+  view.generation = record.generation;
+  view.stream = record.stream;
+  view.segment = record.segment;
+  view.state = static_cast<std::uint32_t>(state);
+  if (state == BlockState::kLive || state == BlockState::kAsleep) {
+    view.requested = record.requested();
+    view.account = record.account;
+    view.origin = record.origin;
+  }
+  return view;
+}
+
+}  // namespace
+
+HeapBlocks Heap::blocks() const {
+  State& s = *state_;
+  HeapBlocks result;
+  const std::uint32_t end = s.space.records().size();
+  result.blocks.reserve(end);
+  for (std::uint32_t first = kNoBlock + 1; first < end; first += kAtOnce) {
+    const std::lock_guard<ShortLock> guard(s.lock);
+    for (std::uint32_t id = first; id < std::min(end, first + kAtOnce); ++id) {
+      const BlockRecord& record = s.space.record(id);
+      if (record.state != BlockState::kUnused) result.blocks.push_back(view_of(record));
+    }
+  }
+  std::size_t room = 0;
+  while (true) {
+    result.segments.reserve(room);
+    const std::lock_guard<ShortLock> guard(s.lock);
+    const std::vector<Segment>& segments = s.space.segments();
+    room = segments.size();
+    if (room > result.segments.capacity()) continue;
+    for (const Segment& segment : segments) {
+      result.segments.push_back({segment.base, segment.bytes, segment.pages != nullptr ? 1u : 0u,
+                                 segment.home == Space::kSingleHome ? 1u : 0u});
+    }
+    return result;
+  }
+}
+
+}  // namespace nbx

@@ -1,0 +1,206 @@
+"""Snapshots: what a device's heap holds now, and what happened before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nbxtensor import _core
+from nbxtensor.memory.trace import _events, _pickle, _snapshot
+from nbxtensor.memory.trace._events import Held
+from nbxtensor.memory.trace._text import save
+from nbxtensor.memory.trace._trace import Trace
+
+Table = npt.NDArray[np.void]
+
+# States of a block, by csrc/heap/records.h.
+STATES = (
+    "unused",
+    "free",
+    "gap",
+    "live",
+    "cached",
+    "waiting",
+    "slab",
+    "moving",
+    "asleep",
+    "dormant",
+)
+_LIVE, _GAP = STATES.index("live"), STATES.index("gap")
+
+
+class Snapshot:
+    """What one device's heap held at one moment, and the events that the recorder had.
+
+    Taking one copies records; everything else happens when it is asked for.
+
+    Attributes
+    ----------
+    device : str
+    segments : structured ndarray
+        Address, bytes, has_gaps (pages come and go), single_home (made for one large block).
+    blocks : structured ndarray
+        Address, bytes, requested, generation, stream, account, origin, segment, state (a place in
+        `STATES`); in no order. Slots come besides their slab.
+    """
+
+    def __init__(self, device: Any = None, *, history: bool = True) -> None:
+        self.device = str(_core.memory_statistics(device)["device"])
+        self._events = _core.recorder_events() if history else None
+        self.segments: Table
+        self.blocks: Table
+        self.segments, self.blocks = _core.memory_blocks(self.device)
+
+    def live(self) -> Table:
+        """Return the blocks that are handed out, in order of address, none twice."""
+        blocks = self.blocks[(self.blocks["state"] == _LIVE) & (self.blocks["bytes"] > 0)]
+        # Of two that overlap, the one that was read later is right.
+        place = np.argsort(blocks["address"], kind="stable")
+        kept: list[int] = []
+        ends = (blocks["address"] + blocks["bytes"]).tolist()
+        starts = blocks["address"].tolist()
+        for i in place.tolist():
+            while kept and ends[kept[-1]] > starts[i] and kept[-1] < i:
+                kept.pop()
+            if not kept or ends[kept[-1]] <= starts[i]:
+                kept.append(i)
+        return blocks[kept]
+
+    def held(self) -> Iterator[Held]:
+        """Yield the live blocks as a trace wants them."""
+        blocks = self.live()
+        names = ("address", "generation", "requested", "stream", "account", "origin")
+        for row in zip(*(blocks[name].tolist() for name in names), strict=True):
+            address, generation, *rest = row
+            yield Held(address, generation & 0xFFFFFF, *rest)
+
+    def events(self) -> Trace:
+        """Return the recorder's events of this device; what was live before comes first."""
+        if self._events is None:
+            return _events.build(_events.unpack(*_events.joined([])[:2]), self.device)
+        words, threads, missing = self._events
+        return _events.build(
+            _events.unpack(words, threads), self.device, int(missing), list(self.held())
+        )
+
+    def mapped(self) -> list[tuple[int, int, int]]:
+        """Return the runs of addresses with memory: (address, bytes, place of the segment)."""
+        runs = []
+        gaps = self.blocks[self.blocks["state"] == _GAP]
+        gaps = gaps[np.argsort(gaps["address"], kind="stable")]
+        for place, segment in enumerate(self.segments.tolist()):
+            at, end = segment[0], segment[0] + segment[1]
+            for gap in gaps[gaps["segment"] == place].tolist() if segment[2] else ():
+                if gap[0] > at:
+                    runs.append((at, gap[0] - at, place))
+                at = max(at, gap[0] + gap[1])
+            if end > at:
+                runs.append((at, end - at, place))
+        return sorted(runs)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain containers in the form of the common memory viewer."""
+        return combined([self])
+
+
+def combined(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
+    """Return several devices' snapshots as one, each under its place in `device_names`."""
+    segments: list[dict[str, Any]] = []
+    traces = []
+    for device, snapshot in enumerate(snapshots):
+        trace = snapshot.events()
+        segments += _segments(snapshot, trace, device)
+        traces.append(_snapshot.events_of(trace))
+    return {
+        "segments": segments,
+        "device_traces": traces,
+        "device_names": [snapshot.device for snapshot in snapshots],
+        "allocator_settings": {"recorder_events": int(_core.recorder_event_limit())},
+        "external_annotations": [],
+    }
+
+
+def _segments(snapshot: Snapshot, trace: Trace, device: int) -> list[dict[str, Any]]:
+    """Return the viewer's segments: memory that is mapped, then addresses that were.
+
+    The viewer finds a segment under every block of every event, so that addresses whose memory
+    has gone back since must be there too.
+    """
+    runs = snapshot.mapped()
+    blocks = snapshot.live()
+    account = _events.account_names(snapshot.device)
+    starts = blocks["address"]
+    entries = []
+    for address, size, _ in runs:
+        low, high = np.searchsorted(starts, [address, address + size])
+        live = [
+            (
+                int(block["address"]),
+                int(block["bytes"]),
+                int(block["requested"]),
+                "active_allocated",
+                _snapshot.frames_of(_events.origin_text(int(block["origin"]))),
+                account[int(block["account"])],
+            )
+            for block in blocks[low:high]
+        ]
+        filled = _snapshot.fill((address, size), live)
+        entries.append(_snapshot.segment_entry(device, address, size, 0, filled))
+    for address, size in _uncovered(trace, [(run[0], run[0] + run[1]) for run in runs]):
+        filled = _snapshot.fill((address, size), [])
+        entry = _snapshot.segment_entry(device, address, size, 0, filled)
+        entries.append({**entry, "segment_type": "unmapped"})
+    return entries
+
+
+def _uncovered(trace: Trace, runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return (address, bytes) of what blocks of the trace used outside the runs, joined."""
+    pieces = []
+    opened = trace.op > 0
+    lows = np.array([low for low, _ in runs], np.int64)
+    for address, size in sorted(
+        set(zip(trace.address[opened].tolist(), trace.bytes[opened].tolist(), strict=True))
+    ):
+        at = int(np.searchsorted(lows, address, "right")) - 1
+        if at >= 0 and address < runs[at][1]:
+            continue  # the viewer looks for a block's first byte
+        end = address + max(size, 1)
+        pieces.append((address, min(end, runs[at + 1][0]) if at + 1 < len(runs) else end))
+    joined: list[list[int]] = []
+    for low, high in pieces:
+        if joined and low <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], high)
+        else:
+            joined.append([low, high])
+    return [(low, high - low) for low, high in joined]
+
+
+def snapshot(device: Any = None, *, history: bool = True) -> Snapshot:
+    """Return what a device's heap holds now, with the recorder's events before it.
+
+    Parameters
+    ----------
+    device : device or str, optional
+        The default device if not given.
+    history : bool
+        Whether to copy the events too.
+    """
+    return Snapshot(device, history=history)
+
+
+def dump_snapshot(path: str | Path, device: Any = None) -> None:
+    """Write a snapshot that opens in the common memory viewer (pickle, plain containers only).
+
+    Parameters
+    ----------
+    path : str or Path
+        .gz packs it.
+    device : device, str or a sequence of them, optional
+        The default device if not given.
+    """
+    devices = list(device) if isinstance(device, list | tuple) else [device]
+    save(path, _pickle.dumps(combined([Snapshot(one) for one in devices])))

@@ -1,0 +1,98 @@
+#include "heap/blocks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "account/account.h"
+#include "device/device.h"
+#include "heap/heap.h"
+
+namespace nbx {
+namespace {
+
+bool is(const BlockView& block, BlockState state) {
+  return block.state == static_cast<std::uint32_t>(state);
+}
+
+class HeapBlocksTest : public testing::TestWithParam<bool> {};
+
+TEST_P(HeapBlocksTest, EveryBlockIsThereWithWhoHoldsIt) {
+  Device& device = open_device(DeviceKind::kSim, 0);
+  Account root("root", nullptr);
+  Heap heap(device, &root.tree_lock(), GetParam());
+  Stream& stream = default_stream(device);
+  Account& tag = root.child("kv");
+  const auto seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  std::map<DeviceAddress, std::pair<Block, std::uint64_t>> live;
+  for (int round = 0; round < 400; ++round) {
+    if (!live.empty() && random() % 3 == 0) {
+      const auto victim = std::next(live.begin(), static_cast<long>(random() % live.size()));
+      heap.free(victim->second.first, victim->second.second, tag, stream.id(), 0);
+      live.erase(victim);
+    } else {
+      const std::uint64_t bytes = 1 + random() % (random() % 2 == 0 ? 100 : 300000);
+      const Block block = heap.allocate(bytes, 1, stream, tag);
+      live[block.address] = {block, bytes};
+    }
+  }
+  const HeapBlocks view = heap.blocks();
+  std::size_t found = 0;
+  for (const BlockView& block : view.blocks) {
+    if (!is(block, BlockState::kLive)) continue;
+    const auto held = live.find(block.address);
+    ASSERT_NE(held, live.end());
+    EXPECT_EQ(block.bytes, held->second.first.granted);
+    EXPECT_EQ(block.requested, held->second.second);
+    EXPECT_EQ(block.generation, held->second.first.generation);
+    EXPECT_EQ(block.account, tag.id());
+    EXPECT_EQ(std::count_if(view.segments.begin(), view.segments.end(),
+                            [&](const SegmentView& segment) {
+                              return block.address >= segment.address &&
+                                     block.address + block.bytes <= segment.address + segment.bytes;
+                            }),
+              1);
+    ++found;
+  }
+  EXPECT_EQ(found, live.size());
+  for (const auto& [address, held] : live) {
+    heap.free(held.first, held.second, tag, stream.id(), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(WithAndWithoutPages, HeapBlocksTest, testing::Bool());
+
+TEST(HeapBlocks, ReadingGoesOnWhileOthersAllocate) {
+  Device& device = open_device(DeviceKind::kCpu, 0);
+  Account root("root", nullptr);
+  Heap heap(device, &root.tree_lock());
+  Stream& stream = default_stream(device);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop.load(std::memory_order_relaxed)) {
+      const Block block = heap.allocate(1000, 1, stream, root);
+      heap.free(block, 1000, root, stream.id(), 0);
+    }
+  });
+  const Block mine = heap.allocate(12345, 1, stream, root);
+  for (int round = 0; round < 200; ++round) {
+    std::size_t found = 0;
+    for (const BlockView& block : heap.blocks().blocks) {
+      found += is(block, BlockState::kLive) && block.address == mine.address ? 1u : 0u;
+    }
+    ASSERT_EQ(found, 1u);
+  }
+  stop.store(true, std::memory_order_relaxed);
+  other.join();
+  heap.free(mine, 12345, root, stream.id(), 0);
+}
+
+}  // namespace
+}  // namespace nbx
