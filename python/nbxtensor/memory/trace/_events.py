@@ -148,7 +148,8 @@ def build(events: Events, device: str, missing: int = 0, held: Iterable[Held] = 
     waits for the event of another that it needs.
     """
     heaps = [heap for heap in range(256) if _core.recorder_heap_name(heap) == device]
-    events = events.take(np.isin(events.heap, heaps) | (events.heap == 0))
+    empty = (events.address == 0) & np.isin(events.action, _OF_BLOCKS)  # of zero bytes: no block
+    events = events.take((np.isin(events.heap, heaps) | (events.heap == 0)) & ~empty)
     merge = _Merge(Builder("recorder", device, "ns"), events, device)
     merge.run()
     merge.add_before(held)

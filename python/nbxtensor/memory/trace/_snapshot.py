@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from nbxtensor.memory.trace import _pickle
 from nbxtensor.memory.trace._text import LARGEST, TraceError, shown
-from nbxtensor.memory.trace._trace import Builder, Trace
+from nbxtensor.memory.trace._trace import Builder, Integers, Trace
 
 _PAGE = 2 * 1024 * 1024
 _ACTIONS = {
@@ -342,16 +344,26 @@ def fill(
     return blocks
 
 
+def _left(trace: Trace, allocations: Integers) -> Integers:
+    """Return the allocations that hold bytes, in order of address."""
+    held = allocations[trace.bytes[allocations] > 0]
+    return held[np.argsort(trace.address[held], kind="stable")]
+
+
 def write_snapshot(trace: Trace) -> bytes:
     """Write a trace as a snapshot of one device with one segment under all its blocks."""
     trace = trace.addressed()
     allocations, frees = trace.pairs()
+    left = _left(trace, allocations[frees < 0])
+    starts = trace.address[left]
+    if bool((starts[1:] < (starts + trace.bytes[left])[:-1]).any()):
+        trace = trace.placed()
+        left = _left(trace, left)
     segments = []
     if len(allocations):
         starts, sizes = trace.address[allocations], trace.bytes[allocations]
         low = int(starts.min()) // _PAGE * _PAGE
-        high = -(-int((starts + sizes).max()) // _PAGE) * _PAGE
-        left = sorted(allocations[frees < 0].tolist(), key=lambda i: int(trace.address[i]))
+        high = -(-int((starts + sizes).max() + 1) // _PAGE) * _PAGE
         live = [
             (
                 int(trace.address[i]),
@@ -361,8 +373,7 @@ def write_snapshot(trace: Trace) -> bytes:
                 frames_of(trace.origins[trace.origin[i]]),
                 trace.tags[trace.tag[i]],
             )
-            for i in left
-            if trace.bytes[i] > 0
+            for i in left.tolist()
         ]
         blocks = fill((low, high - low), live)
         segments.append(segment_entry(0, low, high - low, 0, blocks))

@@ -161,32 +161,27 @@ class Trace:
         return self
 
     def addressed(self) -> Trace:
-        """Return the trace with an address for every block: its own, or best fit from 2^30 on."""
+        """Return the trace with an address for every block: its own, or best fit from 2^30 on.
+
+        Its own are taken unless two blocks that are live at one time begin at the same. They may
+        overlap for a moment, where threads knew the time only roughly.
+        """
         opened = self.op > 0
-        if bool((self.address[opened] > 0).all()) and not self._overlaps():
+        if bool((self.address[opened] > 0).all()) and self._begin_apart():
             return self
+        return self.placed()
+
+    def placed(self) -> Trace:
+        """Return the trace with the addresses that best fit in one space gives."""
         return replace(self, address=_placed(self))
 
-    def _overlaps(self) -> bool:
-        """Tell whether two blocks that are live at one time share an address."""
-        live: list[int] = []
-        ends: dict[int, int] = {}
-        for op, address, size in zip(
-            self.op.tolist(), self.address.tolist(), self.bytes.tolist(), strict=True
-        ):
-            at = bisect_left(live, address)
-            if op < 0:
-                if at == len(live) or live[at] != address:
-                    return True
-                del live[at], ends[address]
-                continue
-            if at < len(live) and live[at] < address + max(size, 1):
-                return True
-            if at and ends[live[at - 1]] > address:
-                return True
-            live.insert(at, address)
-            ends[address] = address + max(size, 1)
-        return False
+    def _begin_apart(self) -> bool:
+        live: set[int] = set()
+        for op, address in zip(self.op.tolist(), self.address.tolist(), strict=True):
+            if (op > 0) == (address in live):
+                return False
+            (live.add if op > 0 else live.remove)(address)
+        return True
 
 
 def _placed(trace: Trace) -> Integers:

@@ -39,21 +39,20 @@ def build(threads: list[list[tuple[int, int, int, int, int]]], heap: int, **more
 
 def test_every_field_comes_back(heap: int, rng: np.random.Generator) -> None:
     expected = []
-    with pytest.MonkeyPatch.context():
-        recording = _core.Recording(1 << 20)
-        for _ in range(50):
-            row = {
-                "action": int(rng.integers(2, 16)),
-                "address": int(rng.integers(0, 1 << 48)) * 16,
-                "bytes": int(rng.integers(0, 1 << 44)),
-                "stream": int(rng.integers(0, 1 << 20)),
-                "account": int(rng.integers(0, 1 << 20)),
-                "generation": int(rng.integers(0, 1 << 24)),
-                "origin": int(rng.integers(0, 1 << 20)),
-            }
-            _core.recorder_note(heap=heap, **row)
-            expected.append(row)
-        words, threads, missing = recording.stop()
+    recording = _core.Recording(1 << 20)
+    for _ in range(50):
+        row = {
+            "action": int(rng.integers(2, 16)),
+            "address": int(rng.integers(0, 1 << 48)) * 16,
+            "bytes": int(rng.integers(0, 1 << 44)),
+            "stream": int(rng.integers(0, 1 << 20)),
+            "account": int(rng.integers(0, 1 << 20)),
+            "generation": int(rng.integers(0, 1 << 24)),
+            "origin": int(rng.integers(0, 1 << 20)),
+        }
+        _core.recorder_note(heap=heap, **row)
+        expected.append(row)
+    words, threads, missing = recording.stop()
     events = _events.unpack(words, threads)
     mine = events.take(events.heap == heap)
     assert missing == 0
@@ -86,7 +85,7 @@ def test_random_interleavings_are_untangled(heap: int, rng: np.random.Generator)
     generations: dict[int, int] = {}
     for step in range(3000):
         thread = int(rng.integers(3)) if step % 40 else step // 40 % 3
-        address = 512 * int(rng.integers(1, 30))
+        address = 1024 * int(rng.integers(1, 30))
         if len(threads[thread]) % 16 == 0:
             stale[thread] = step + 1
         if address in live:
@@ -122,6 +121,11 @@ def test_lost_events_are_counted(heap: int) -> None:
     trace = build([rows], heap, missing=100)
     assert trace.missing == 100 + 2  # the free of generation 1, the allocation of 4
     assert trace.op.tolist() == [1, -1, 1, -1]
+
+
+def test_storages_without_bytes_are_no_blocks(heap: int) -> None:
+    trace = build([[(1, ALLOCATE, 0, 0, 0), (2, ALLOCATE, 0, 0, 0), (3, FREE, 0, 0, 0)]], heap)
+    assert (len(trace), trace.missing) == (0, 0)
 
 
 def test_marks_and_annotations_are_notes(heap: int) -> None:
