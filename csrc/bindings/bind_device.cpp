@@ -12,6 +12,7 @@
 #include "bindings/python_lock.h"
 #include "core/error.h"
 #include "device/device.h"
+#include "storage/late.h"
 #include "stream/event.h"
 #include "stream/stream.h"
 
@@ -73,6 +74,7 @@ void synchronize(Device& device) {
   const python::Unlocked unlocked;
   device.check(device.primitives().synchronize(device.ordinal()), "synchronize");
   default_stream(device).synchronize();
+  run_late_owners();
 }
 
 bool equals(const Device& device, const py::object& other) {
@@ -191,12 +193,25 @@ void bind_streams(py::module_& module, StreamClass& stream_class) {
              return create_stream(device_from(device), priority);
            }),
            py::arg("device") = py::none(), py::arg("priority") = 0)
+      .def_static(
+          "external",
+          [](StreamHandle handle, const py::object& device) {
+            return std::make_shared<Stream>(device_from(device), handle, false);
+          },
+          py::arg("handle"), py::arg("device") = py::none(),
+          "A stream that another library made, by its driver's handle; never destroyed from here.")
       .def_property_readonly(
           "device", [](const Stream& s) -> Device& { return kept(s.device()); }, kByReference)
       .def_property_readonly("handle", &Stream::handle)
       .def_property_readonly("submitted", &Stream::submitted)
-      .def("synchronize", &Stream::synchronize, py::call_guard<python::Unlocked>(),
-           "Wait for all work of the stream.")
+      .def(
+          "synchronize",
+          [](Stream& s) {
+            const python::Unlocked unlocked;
+            s.synchronize();
+            run_late_owners();
+          },
+          "Wait for all work of the stream.")
       .def(
           "is_complete", [](Stream& s) { return s.is_complete(s.submitted()); },
           "True if all work of the stream is done.")

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "device/device.h"
 #include "device/sim/sim.h"
 
 namespace nbx {
@@ -36,6 +37,13 @@ py::dict books(std::int32_t device) {
   to["streams"] = from.streams;
   to["queued_work"] = from.queued_work;
   return to;
+}
+
+/// Work that the package does not see, as another library would submit it.
+void foreign_fill(std::int32_t device, DeviceAddress address, std::uint8_t value,
+                  std::uint64_t bytes, StreamHandle stream) {
+  const Device& opened = open_device(DeviceKind::kSim, device);
+  opened.check(opened.primitives().fill(device, address, value, 1, bytes, stream), "fill");
 }
 
 sim::Backing backing_named(const std::string& name) {
@@ -74,6 +82,9 @@ void bind_sim(py::module_& module) {
       },
       py::arg("device"), py::arg("backing"),
       "Put host pages under the device's addresses (\"real\"), or nothing (\"none\").");
+  controls.def_static("foreign_fill", &foreign_fill, py::arg("device"), py::arg("address"),
+                      py::arg("value"), py::arg("bytes"), py::arg("stream"),
+                      "Submit a fill that no tensor knows of, as another library would.");
   controls.def_static("seconds", &sim::seconds, "The virtual clock.");
   controls.def_static("advance", &sim::advance, py::arg("seconds"), "Let virtual time pass.");
   controls.def_static("books", &books, py::arg("device"), "What the device holds.");

@@ -54,7 +54,7 @@ void add_functions(PyObject* module) {
                              "register_hooks(*, as_dtype, as_tensor, index_tensor, "
                              "array_interface): functions that the core calls."));
   for (const MethodTable& table :
-       {module_functions(), buffer_functions(), interchange_functions()}) {
+       {module_functions(), buffer_functions(), interchange_functions(), use_functions()}) {
     functions.insert(functions.end(), table.methods, table.methods + table.count);
   }
   functions.push_back({nullptr, nullptr, 0, nullptr});

@@ -5,6 +5,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "Compiled core of nbxtensor.";
   nbx::bind_core(module);
   nbx::bind_device(module);
+  nbx::bind_capture(module);
   nbx::bind_memory(module);
   nbx::bind_recorder(module);
   nbx::bind_replay(module);

@@ -26,10 +26,12 @@ struct MethodTable {
 [[nodiscard]] MethodTable read_methods();
 [[nodiscard]] MethodTable interchange_methods();
 [[nodiscard]] MethodTable query_methods();
+[[nodiscard]] MethodTable use_methods();
 /// Functions of the module itself.
 [[nodiscard]] MethodTable module_functions();
 [[nodiscard]] MethodTable buffer_functions();
 [[nodiscard]] MethodTable interchange_functions();
+[[nodiscard]] MethodTable use_functions();
 
 // Attributes that are views.
 PyObject* get_transposed(PyObject* self, void*);         // T

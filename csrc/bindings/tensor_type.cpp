@@ -110,8 +110,8 @@ PyMemberDef members[] = {
 /// The type keeps a pointer to its methods, so they live for ever.
 PyMethodDef* all_methods() {
   static std::vector<PyMethodDef> methods;
-  for (const MethodTable& table : {query_methods(), view_methods(), split_methods(), copy_methods(),
-                                   read_methods(), interchange_methods()}) {
+  for (const MethodTable& table : {query_methods(), use_methods(), view_methods(), split_methods(),
+                                   copy_methods(), read_methods(), interchange_methods()}) {
     methods.insert(methods.end(), table.methods, table.methods + table.count);
   }
   methods.push_back({nullptr, nullptr, 0, nullptr});

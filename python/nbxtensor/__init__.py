@@ -32,6 +32,7 @@ from nbxtensor.tensor import (
     from_numpy,
     get_printoptions,
     printoptions,
+    record_use,
     set_printoptions,
 )
 
@@ -71,6 +72,7 @@ __all__ = [
     "printoptions",
     "quant",
     "random",
+    "record_use",
     "set_num_threads",
     "set_printoptions",
     "stream",

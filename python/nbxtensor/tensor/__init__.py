@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nbxtensor._core import record_use
 from nbxtensor.tensor._tensor import Tensor
 from nbxtensor.tensor.interchange import asarray, from_dlpack, from_numpy
 from nbxtensor.tensor.printing import PrintOptions, get_printoptions, printoptions, set_printoptions
@@ -14,5 +15,6 @@ __all__ = [
     "from_numpy",
     "get_printoptions",
     "printoptions",
+    "record_use",
     "set_printoptions",
 ]
