@@ -9,10 +9,53 @@ namespace {
 
 constexpr std::size_t kChunk = 256;
 
-/// The buffers placed so far by offset, in chunks, so that a new one is cheap to put in.
+struct Item {
+  PlanBytes offset;
+  PlanBytes top;
+  std::uint32_t first;
+  std::uint32_t last;
+  std::uint32_t buffer;
+};
+
+/// Buffers by offset, in chunks, so that a new one is cheap to put in.
+class SortedItems {
+ public:
+  template <class Visit>  // false: enough
+  void for_each(const Visit& visit) const {
+    for (const std::vector<Item>& chunk : chunks_) {
+      for (const Item& item : chunk) {
+        if (!visit(item)) return;
+      }
+    }
+  }
+
+  void insert(const Item& item) {
+    if (chunks_.empty()) chunks_.emplace_back();
+    const auto by_offset = [](PlanBytes value, const Item& other) { return value < other.offset; };
+    const auto later = std::upper_bound(chunks_.begin() + 1, chunks_.end(), item.offset,
+                                        [](PlanBytes value, const std::vector<Item>& chunk) {
+                                          return value < chunk.front().offset;
+                                        });
+    std::vector<Item>& chunk = *(later - 1);
+    chunk.insert(std::upper_bound(chunk.begin(), chunk.end(), item.offset, by_offset), item);
+    if (chunk.size() < kChunk) return;
+    std::vector<Item> upper(chunk.begin() + kChunk / 2, chunk.end());
+    chunk.resize(kChunk / 2);
+    chunks_.insert(later, std::move(upper));
+  }
+
+ private:
+  std::vector<std::vector<Item>> chunks_;
+};
+
+/// The buffers placed so far. Time is cut in halves, quarters, and so on; each piece lists what is
+/// alive in it, so that a short buffer is compared with those near it in time only.
 class Placed {
  public:
-  explicit Placed(const std::vector<PlanBuffer>& buffers) : buffers_(buffers), chunks_(1) {}
+  Placed(const std::vector<PlanBuffer>& buffers, std::uint32_t sections) : buffers_(buffers) {
+    while ((std::uint64_t{kPieces} << shift_) < sections) ++shift_;
+    for (std::uint32_t pieces = kPieces; pieces > 0; pieces /= 2) levels_.emplace_back(pieces);
+  }
 
   /// The lowest offset at which the buffer fits, or the start of the tightest gap that holds it.
   [[nodiscard]] PlanBytes find(const PlanBuffer& buffer, bool tightest) const {
@@ -20,70 +63,50 @@ class Placed {
     PlanBytes cursor = 0;
     PlanBytes best = kNone;
     PlanBytes room = kNone;
-    for (const Chunk& chunk : chunks_) {
-      if (chunk.first >= buffer.last || chunk.last <= buffer.first) continue;
-      for (const Item& item : chunk.items) {
-        if (item.first >= buffer.last || item.last <= buffer.first || item.top <= cursor) continue;
-        if (!plan_overlap(buffer, buffers_[item.buffer])) continue;
-        if (item.offset >= cursor + buffer.size) {
-          if (!tightest) return cursor;
-          if (item.offset - cursor < room) {
-            room = item.offset - cursor;
-            best = cursor;
-          }
-        }
-        cursor = align_offset(item.top, buffer.alignment);
+    piece_of(buffer).for_each([&](const Item& item) {
+      if (item.first >= buffer.last || item.last <= buffer.first || item.top <= cursor) return true;
+      if (!plan_overlap(buffer, buffers_[item.buffer])) return true;
+      if (item.offset >= cursor + buffer.size && item.offset - cursor < room) {
+        room = item.offset - cursor;
+        best = cursor;
+        if (!tightest) return false;
       }
-    }
+      cursor = align_offset(item.top, buffer.alignment);
+      return true;
+    });
     return best == kNone ? cursor : best;
   }
 
   void insert(std::uint32_t id, PlanBytes offset) {
     const PlanBuffer& buffer = buffers_[id];
     const Item item{offset, offset + buffer.size, buffer.first, buffer.last, id};
-    const auto later = std::upper_bound(
-        chunks_.begin() + 1, chunks_.end(), offset,
-        [](PlanBytes value, const Chunk& chunk) { return value < chunk.items.front().offset; });
-    const auto chunk = later - 1;
-    const auto at =
-        std::upper_bound(chunk->items.begin(), chunk->items.end(), offset,
-                         [](PlanBytes value, const Item& other) { return value < other.offset; });
-    chunk->items.insert(at, item);
-    chunk->first = std::min(chunk->first, item.first);
-    chunk->last = std::max(chunk->last, item.last);
-    if (chunk->items.size() < kChunk) return;
-    Chunk upper;
-    upper.items.assign(chunk->items.begin() + kChunk / 2, chunk->items.end());
-    chunk->items.resize(kChunk / 2);
-    measure(*chunk);
-    measure(upper);
-    chunks_.insert(chunk + 1, std::move(upper));
-  }
-
- private:
-  struct Item {
-    PlanBytes offset;
-    PlanBytes top;
-    std::uint32_t first;
-    std::uint32_t last;
-    std::uint32_t buffer;
-  };
-  struct Chunk {
-    std::vector<Item> items;
-    std::uint32_t first = std::numeric_limits<std::uint32_t>::max();
-    std::uint32_t last = 0;
-  };
-  static void measure(Chunk& chunk) {
-    chunk.first = std::numeric_limits<std::uint32_t>::max();
-    chunk.last = 0;
-    for (const Item& item : chunk.items) {
-      chunk.first = std::min(chunk.first, item.first);
-      chunk.last = std::max(chunk.last, item.last);
+    std::uint32_t first = buffer.first >> shift_;
+    std::uint32_t last = (buffer.last - 1) >> shift_;
+    for (std::vector<SortedItems>& pieces : levels_) {
+      for (std::uint32_t piece = first; piece <= last; ++piece) pieces[piece].insert(item);
+      first /= 2;
+      last /= 2;
     }
   }
 
+ private:
+  static constexpr std::uint32_t kPieces = 64;
+
+  /// The smallest piece that the buffer is wholly alive in.
+  [[nodiscard]] const SortedItems& piece_of(const PlanBuffer& buffer) const {
+    std::uint32_t first = buffer.first >> shift_;
+    std::uint32_t last = (buffer.last - 1) >> shift_;
+    std::size_t level = 0;
+    for (; first != last; ++level) {
+      first /= 2;
+      last /= 2;
+    }
+    return levels_[level][first];
+  }
+
   const std::vector<PlanBuffer>& buffers_;
-  std::vector<Chunk> chunks_;
+  std::uint32_t shift_ = 0;
+  std::vector<std::vector<SortedItems>> levels_;  // the shortest pieces first
 };
 
 double width(const PlanBuffer& buffer) { return buffer.last - buffer.first; }
@@ -125,9 +148,10 @@ Order order_of(const std::vector<PlanBuffer>& buffers, const Rule& rule) {
 }
 
 /// False if the clock ran out before the plan was whole.
-bool fill(const std::vector<PlanBuffer>& buffers, const Order& order, bool tightest,
-          const PlanClock& clock, double limit, GreedyPlan& plan) {
-  Placed placed(buffers);
+bool fill(const PlanProblem& problem, const Order& order, bool tightest, const PlanClock& clock,
+          double limit, GreedyPlan& plan) {
+  const std::vector<PlanBuffer>& buffers = problem.buffers;
+  Placed placed(buffers, problem.sections);
   plan.offsets.assign(buffers.size(), 0);
   plan.peak = 0;
   std::size_t count = 0;
@@ -173,20 +197,16 @@ GreedyPlan greedy_plan(const PlanProblem& problem, PlanBytes enough, const PlanC
     // Without the first there would be no plan at all: it ignores a cancellation too.
     const PlanClock endless(until, nullptr);
     const PlanClock& own = trials.empty() ? endless : clock;
-    if (!fill(buffers, trial.order, rule.tightest, own, until, trial.plan)) return best;
+    if (!fill(problem, trial.order, rule.tightest, own, until, trial.plan)) return best;
     keep(trial);
     if (best.peak <= enough) return best;
     trials.push_back(std::move(trial));
   }
-  constexpr std::size_t kMended = 4;
-  constexpr int kRounds = 64;
-  std::sort(trials.begin(), trials.end(),
-            [](const Trial& a, const Trial& b) { return a.plan.peak < b.plan.peak; });
-  trials.resize(std::min(trials.size(), kMended));
+  constexpr int kRounds = 16;
   for (int round = 0; round < kRounds; ++round) {
     for (Trial& trial : trials) {
       mend(buffers, trial.plan, enough, trial.order);
-      if (!fill(buffers, trial.order, trial.rule->tightest, clock, limit, trial.plan)) return best;
+      if (!fill(problem, trial.order, trial.rule->tightest, clock, limit, trial.plan)) return best;
       keep(trial);
       if (best.peak <= enough) return best;
     }

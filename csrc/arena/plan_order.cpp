@@ -31,7 +31,8 @@ struct Mix {
   double chance;
   bool summed;  // over the sections of a buffer, instead of its worst one
 };
-constexpr Mix kMixes[] = {{1.0, 0.2, false}, {0.5, 0.2, true}, {0.0, 0.2, false}};
+constexpr Mix kMixes[] = {
+    {1.0, 0.2, false}, {0.5, 0.2, true}, {1.0, 0.1, false}, {0.0, 0.2, false}};
 constexpr double kFading = 0.8;
 
 std::vector<std::uint32_t> ranks_of(const PlanProblem& problem, const Preference& preference) {

@@ -56,7 +56,7 @@ void finish(void* owner) noexcept {
 std::optional<TensorMeta> carve_tensor(const std::shared_ptr<Carver>& carver,
                                        const py::object& shape, const py::object& dtype,
                                        std::uint64_t origin) {
-  const python::Extents extents = python::to_extents(shape.ptr(), "shape");
+  const Extents extents = python::to_extents(shape.ptr(), "shape");
   TensorMeta meta;
   meta.dtype = python::to_dtype(dtype.ptr());
   meta.layout.resize(extents.count);
