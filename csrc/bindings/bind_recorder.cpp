@@ -30,9 +30,7 @@ namespace py = pybind11;
 using Words = py::array_t<std::uint64_t>;
 
 /// (words of n events as n rows of 4, their threads, how many are missing).
-using Events = std::tuple<Words, Words, std::uint64_t>;
-
-Events arrays_of(const std::vector<RecordedRun>& runs) {
+py::tuple arrays_of(const std::vector<RecordedRun>& runs) {
   py::ssize_t count = 0;
   std::uint64_t lost = 0;
   for (const RecordedRun& run : runs) {
@@ -49,11 +47,11 @@ Events arrays_of(const std::vector<RecordedRun>& runs) {
     word += run.events.size() * 4;
     for (std::size_t i = 0; i < run.events.size(); ++i) *thread++ = run.thread;
   }
-  return {std::move(words), std::move(threads), lost};
+  return py::make_tuple(std::move(words), std::move(threads), lost);
 }
 
 template <class Read>
-Events without_python(const Read& read) {
+py::tuple without_python(const Read& read) {
   std::vector<RecordedRun> runs;
   {
     const py::gil_scoped_release release;
@@ -209,8 +207,7 @@ std::unordered_map<std::uint32_t, std::string> account_paths(const py::object& d
 }
 
 /// (segments, blocks) of a device's heap, as structured arrays.
-std::pair<py::array_t<SegmentView>, py::array_t<BlockView>> memory_blocks(
-    const py::object& device) {
+py::tuple memory_blocks(const py::object& device) {
   DeviceMemory* memory = nullptr;
   try {
     memory = &memory_of(python::to_device(device.ptr()));
@@ -226,7 +223,7 @@ std::pair<py::array_t<SegmentView>, py::array_t<BlockView>> memory_blocks(
   py::array_t<BlockView> blocks(static_cast<py::ssize_t>(found.blocks.size()));
   std::copy(found.segments.begin(), found.segments.end(), segments.mutable_data());
   std::copy(found.blocks.begin(), found.blocks.end(), blocks.mutable_data());
-  return {std::move(segments), std::move(blocks)};
+  return py::make_tuple(std::move(segments), std::move(blocks));
 }
 
 RecordedAction action_of(int action) {
@@ -288,11 +285,10 @@ void bind_recorder(py::module_& module) {
       "recorder_clock",
       [] {
         const RecorderClock clock = Recorder::clock();
-        return std::array<std::uint64_t, 5>{clock.first_ticks, clock.first_nanoseconds,
-                                            clock.last_ticks, clock.last_nanoseconds,
-                                            clock.wall_nanoseconds};
+        return py::make_tuple(clock.first_ticks, clock.first_nanoseconds, clock.last_ticks,
+                              clock.last_nanoseconds, clock.wall_nanoseconds);
       },
-      "[first ticks, first ns, last ticks, last ns, ns since 1970 at the last].");
+      "(first ticks, first ns, last ticks, last ns, ns since 1970 at the last).");
   module.def("recorder_set_events", &Recorder::set_events_per_thread, py::arg("events"),
              "Set the events that a thread's ring holds; 0 turns the recorder off. Returns the "
              "former number.");

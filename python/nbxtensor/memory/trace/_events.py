@@ -179,9 +179,13 @@ class _Merge:
         # Only what comes at all is worth waiting for.
         self._allocations = _counted(events.take(events.action == ALLOCATE))
         self._frees = _counted(events.take(np.isin(events.action, (FREE, FREE_PENDING))))
-        self._generations: dict[int, list[int]] = {}  # by address, falling
-        for address, generation in sorted(self._allocations, reverse=True):
-            self._generations.setdefault(address, []).append(generation)
+        # Allocations to come by address: (generation, thread), falling.
+        self._to_come: dict[int, list[tuple[int, int]]] = {}
+        opened = events.take(events.action == ALLOCATE)
+        columns = (opened.generation.tolist(), opened.thread.tolist(), opened.address.tolist())
+        for generation, thread, address in sorted(zip(*columns, strict=True), reverse=True):
+            self._to_come.setdefault(address, []).append((generation, thread))
+        self._taken: Counter[tuple[int, int, int]] = Counter()
         self._threads = [
             list(zip(*(column.tolist() for column in events.take(events.thread == thread)),
                      strict=True))
@@ -217,23 +221,25 @@ class _Merge:
         held = self._live.get(address)
         if action == ALLOCATE:
             lives = held is not None and self._frees[address, held[0]] > 0
-            return lives or self._oldest(address) < generation
+            return lives or self._follows(address, generation, row[9])
         if action in (FREE, FREE_PENDING):
             lives = held is not None and held[0] == generation
             return not lives and self._allocations[address, generation] > 0
         return False
 
-    def _oldest(self, address: int) -> int:
-        """Return the least generation of the allocations at an address that are to come."""
-        to_come = self._generations[address]
-        while self._allocations[address, to_come[-1]] == 0:
-            to_come.pop()
-        return to_come[-1]
+    def _follows(self, address: int, generation: int, thread: int) -> bool:
+        """Tell whether another thread has yet to allocate an older block at the address."""
+        to_come = self._to_come[address]
+        while self._taken[(address, *to_come[-1])] > 0:
+            self._taken[(address, *to_come.pop())] -= 1
+        oldest, other = to_come[-1]
+        return oldest < generation and other != thread
 
     def _take(self, row: tuple[int, ...]) -> None:
         action, address, generation = row[1], row[3], row[7]
         if action == ALLOCATE:
             self._allocations[address, generation] -= 1
+            self._taken[address, generation, row[9]] += 1
             held = self._live.pop(address, None)
             if held is not None:  # its free was overwritten
                 self.builder.missing += 1

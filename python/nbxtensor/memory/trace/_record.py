@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,11 +14,13 @@ import numpy as np
 from nbxtensor import _core
 from nbxtensor.errors import InvalidValueError
 from nbxtensor.memory.trace import _events
-from nbxtensor.memory.trace._events import Batch, Words
+from nbxtensor.memory.trace._events import Batch, Held, Words
 from nbxtensor.memory.trace._formats import format_of_name, write
+from nbxtensor.memory.trace._state import Snapshot
 from nbxtensor.memory.trace._trace import Trace
 
 _UNBOUNDED = 2**62
+_DEVICE = re.compile(r"cpu|(?:cuda|hip|metal|sim):\d+", re.ASCII)
 _PERIOD = 0.05  # seconds between two looks at what filled up
 
 
@@ -83,8 +87,10 @@ class record:  # noqa: N801
             return self.trace
         if self._spool is not None:
             self._batches.append(self._spool.finish())
+        # Before the end: what is allocated in between has an event.
+        held = {name: _held_on(name) for name in _devices(self._device)}
         self._batches.append(self._recording.stop())
-        self._trace = trace_of(self._batches, self._device)
+        self._trace = trace_of(self._batches, self._device, held)
         self._batches = []
         if self._path is not None:
             write(self._trace, self._path)
@@ -145,14 +151,36 @@ class _Spool:
         return words, table[:, 4].copy(), self._missing
 
 
-def trace_of(batches: list[Batch], device: str | None = None) -> Trace:
-    """Return the events of one device, or of the busiest, as a trace."""
+def _devices(device: str | None) -> list[str]:
+    """Return the devices whose live blocks may be asked for: the one, or all that have a heap."""
+    if device is not None:
+        return [device]
+    names = {_core.recorder_heap_name(heap) for heap in range(1, 255)}
+    return sorted(name for name in names if _DEVICE.fullmatch(name))
+
+
+def _held_on(device: str) -> list[Held]:
+    return list(Snapshot(device, history=False).held())
+
+
+def trace_of(batches: list[Batch], device: str | None, held: Mapping[str, Sequence[Held]]) -> Trace:
+    """Return the events of one device, or of the busiest, as a trace.
+
+    Parameters
+    ----------
+    batches
+        What the recorder gave, in order.
+    device
+        Its name.
+    held
+        Live blocks by device, for those that were allocated before.
+    """
     words, threads, missing = _events.joined(batches)
     events = _events.unpack(words, threads)
     if device is None:
-        names = _events.devices_of(events)
+        names = [name for name in _events.devices_of(events) if name in held]
         device = names[0] if names else ""
-    return _events.build(events, device, missing)
+    return _events.build(events, device, missing, held.get(device, ()))
 
 
 def events(device: Any = None) -> Trace:
@@ -160,8 +188,15 @@ def events(device: Any = None) -> Trace:
 
     Older events are overwritten; how many are, and how many frees are of blocks that were
     allocated before, is the trace's `missing`.
+
+    Parameters
+    ----------
+    device : device or str, optional
+        Whose; of the device with the most, if not given.
     """
-    return trace_of([_core.recorder_events()], None if device is None else str(device))
+    name = None if device is None else str(device)
+    held = {one: _held_on(one) for one in _devices(name)}
+    return trace_of([_core.recorder_events()], name, held)
 
 
 def set_events(count: int) -> int:

@@ -68,7 +68,8 @@ class Snapshot:
                 kept.pop()
             if not kept or ends[kept[-1]] <= starts[i]:
                 kept.append(i)
-        return blocks[kept]
+        ordered: Table = blocks[kept]
+        return ordered
 
     def held(self) -> Iterator[Held]:
         """Yield the live blocks as a trace wants them."""

@@ -50,7 +50,7 @@ def test_a_recording_has_every_allocation(device: str, rng: np.random.Generator)
     with record(device=device) as recording:
         kept = []
         for i, size in enumerate(sizes):
-            with nbx.memory.tag("kv/layer.1" if i % 2 else "weights"):
+            with nbx.memory.tag("rec/kv" if i % 2 else "rec/weights"):
                 kept.append(nbx.empty((size,), dtype=nbx.uint8, device=device))
             if i % 3 == 0:
                 kept.pop()
@@ -59,10 +59,10 @@ def test_a_recording_has_every_allocation(device: str, rng: np.random.Generator)
     assert events.missing == 0
     assert events.device == device
     allocated = bytes_by_tag(events, 1)
-    assert allocated["weights"] == sum(sizes[0::2])
-    assert allocated["kv/layer.1"] == sum(sizes[1::2])
+    assert allocated["rec/weights"] == sum(sizes[0::2])
+    assert allocated["rec/kv"] == sum(sizes[1::2])
     freed = bytes_by_tag(events, -1)
-    assert freed["weights"] == sum(s for i, s in enumerate(sizes) if i % 3 == 0 and i % 2 == 0)
+    assert freed["rec/weights"] == sum(s for i, s in enumerate(sizes) if i % 3 == 0 and i % 2 == 0)
     # The block from before is there from the start, and its free.
     first = events.bytes[(events.op > 0) & (events.tag == 0)].tolist()
     assert 1000 in first
@@ -78,7 +78,7 @@ def test_threads_are_recorded_apart(device: str) -> None:
                 nbx.empty((i + 1,), dtype=nbx.uint8, device=device)
 
     with record(device=device) as recording:
-        threads = [threading.Thread(target=work, args=(f"t{i}",)) for i in range(4)]
+        threads = [threading.Thread(target=work, args=(f"rec/t{i}",)) for i in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -86,9 +86,9 @@ def test_threads_are_recorded_apart(device: str) -> None:
     events = recording.trace
     assert events.missing == 0
     for i in range(4):
-        mine = events.tag == events.tags.index(f"t{i}")
-        assert bytes_by_tag(events, 1)[f"t{i}"] == 500 * 501 // 2
-        assert bytes_by_tag(events, -1)[f"t{i}"] == 500 * 501 // 2
+        mine = events.tag == events.tags.index(f"rec/t{i}")
+        assert bytes_by_tag(events, 1)[f"rec/t{i}"] == 500 * 501 // 2
+        assert bytes_by_tag(events, -1)[f"rec/t{i}"] == 500 * 501 // 2
         assert len(np.unique(events.thread[mine])) == 1
 
 
