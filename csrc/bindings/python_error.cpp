@@ -45,11 +45,24 @@ const std::array kClasses = {
 PyObject* base_class = nullptr;
 std::array<PyObject*, kClasses.size()> classes{};
 
+PyObject* to_python(const FigureTable& table) {
+  PyObject* dict = PyDict_New();
+  for (const auto& [name, number] : table) {
+    const auto value = py::reinterpret_steal<py::object>(PyLong_FromLongLong(number));
+    if (dict == nullptr || !value || PyDict_SetItemString(dict, name.c_str(), value.ptr()) != 0) {
+      Py_XDECREF(dict);
+      return nullptr;
+    }
+  }
+  return dict;
+}
+
 PyObject* to_python(const Figure& figure) {
   if (const auto* integer = std::get_if<std::int64_t>(&figure)) {
     return PyLong_FromLongLong(*integer);
   }
   if (const auto* real = std::get_if<double>(&figure)) return PyFloat_FromDouble(*real);
+  if (const auto* table = std::get_if<FigureTable>(&figure)) return to_python(*table);
   const std::string& text = std::get<std::string>(figure);
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }

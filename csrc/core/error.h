@@ -23,7 +23,8 @@ enum class ErrorKind : std::uint8_t {
   kOutOfMemory,  // nbxtensor.OutOfMemoryError, also a MemoryError
 };
 
-using Figure = std::variant<std::int64_t, double, std::string>;
+using FigureTable = std::vector<std::pair<std::string, std::int64_t>>;  // a dict in Python
+using Figure = std::variant<std::int64_t, double, std::string, FigureTable>;
 
 class Error : public std::exception {
  public:

@@ -310,6 +310,27 @@ std::uint64_t Space::free_granules() const {
   return count;
 }
 
+bool Space::fits(std::uint32_t home, const Reach& reach, std::uint64_t bytes,
+                 std::uint64_t alignment, std::uint64_t spare) {
+  if (bytes == 0) return true;
+  const auto any = [](const BlockRecord&) { return true; };
+  for (const std::uint32_t lane : {home, kHomes - 1 - home, lane_of(reach.stream)}) {
+    if (lanes_[lane]->bins.find_any(records_, bytes, alignment, any) != kNoBlock) return true;
+  }
+  if (find_of_others(reach, bytes, alignment) != kNoBlock) return true;
+  const GrowthPlan plan = plan_growth(reach, bytes, alignment);
+  if (!plan.found()) {
+    // Segments that nothing uses can be given back for one of the right size.
+    return spare + unused_bytes_[kSharedHome] + unused_bytes_[kSingleHome] >= bytes;
+  }
+  std::vector<PageRun> gaps;
+  const std::uint64_t page = segments_[records_[plan.first].segment].pages->granule();
+  const std::uint32_t window = open_window(plan, reach, &gaps);
+  const bool enough = plan.missing <= free_granules() + spare / page;
+  abandon_window(window);
+  return enough;
+}
+
 /// Its pages are gone.
 void Space::make_gap(std::uint32_t victim) noexcept {
   records_[victim].state = BlockState::kGap;

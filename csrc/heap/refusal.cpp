@@ -22,6 +22,7 @@ std::uint64_t shortfall_of(const RefusalFigures& f) {
 
 /// The largest request that would have been served instead, nothing released.
 std::uint64_t would_fit(const RefusalFigures& f) {
+  if (f.advice) return f.advice->would_fit;
   std::uint64_t bytes = std::max(f.largest_hole, f.driver_free.value_or(0) + f.unused);
   if (f.over_budget) bytes = std::min(bytes, f.limit > f.held ? f.limit - f.held : 0);
   return bytes;
@@ -69,14 +70,53 @@ std::string remedy(const RefusalFigures& f, std::uint64_t shortfall) {
          f.device;
 }
 
+/// What was tried on a copy of the books and let the request through; empty if nothing did.
+std::string proven(const RefusalFigures& f) {
+  if (!f.advice) return "";
+  std::string text;
+  const auto add = [&](const std::string& part) {
+    text += (text.empty() ? "it fits " : ", or ") + part;
+  };
+  const auto freed = [&](const NamedBytes& limit) {
+    for (const NamedBytes& tag : f.advice->tags) {
+      if (tag.first == limit.first) return tag.second - limit.second;
+    }
+    return kUnknown;
+  };
+  // The tag that has to give up least.
+  const NamedBytes* least = nullptr;
+  for (const NamedBytes& limit : f.advice->fits_if) {
+    if (least == nullptr || freed(limit) < freed(*least)) least = &limit;
+  }
+  if (least != nullptr) {
+    add("if " + least->first + " holds at most " + format_bytes(least->second));
+  }
+  if (f.advice->frozen != 0) {
+    add("once the graphs that keep " + format_bytes(f.advice->frozen) + " are released");
+  }
+  if (const std::uint64_t piece = f.advice->would_fit; piece != 0 && piece < f.granted) {
+    const std::uint64_t pieces = (f.granted + piece - 1) / piece;
+    add("in " + std::to_string(pieces) + " pieces of " +
+        format_bytes((f.requested + pieces - 1) / pieces));
+  }
+  return text;
+}
+
+FigureTable table(const std::vector<NamedBytes>& rows) {
+  FigureTable result;
+  for (const auto& [name, bytes] : rows) result.emplace_back(name, figure(bytes));
+  return result;
+}
+
 }  // namespace
 
 Error refusal(const RefusalFigures& f) {
   const std::uint64_t shortfall = shortfall_of(f);
+  const std::string tried = proven(f);
   Error error(ErrorKind::kOutOfMemory,
               "allocate: " + format_bytes(f.requested) + " do not fit on " + f.device + ": " +
                   (f.over_budget ? budget_sentence(f) : device_sentence(f)) + "; " +
-                  remedy(f, shortfall));
+                  remedy(f, shortfall) + (tried.empty() ? "" : "; " + tried));
   error.with("requested", figure(f.requested))
       .with("device", f.device)
       .with("tag", f.tag)
@@ -97,6 +137,10 @@ Error refusal(const RefusalFigures& f) {
   if (f.driver_free) error.with("driver_free", figure(*f.driver_free));
   if (f.driver_total) error.with("driver_total", figure(*f.driver_total));
   if (f.external) error.with("external", figure(*f.external));
+  error.with("pending_streams", table(f.pending_streams));
+  if (f.advice) {
+    error.with("tags", table(f.advice->tags)).with("fits_if", table(f.advice->fits_if));
+  }
   return error;
 }
 

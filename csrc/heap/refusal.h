@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
+#include "heap/advice.h"
 
 namespace nbx {
 
@@ -27,7 +29,9 @@ struct RefusalFigures {
   std::optional<std::uint64_t> budget;       // none: unlimited
   std::optional<std::uint64_t> driver_free;  // none: the driver does not say
   std::optional<std::uint64_t> driver_total;
-  std::optional<std::uint64_t> external;  // used on the device, not by this heap
+  std::optional<std::uint64_t> external;    // used on the device, not by this heap
+  std::vector<NamedBytes> pending_streams;  // bytes that wait for the work of each
+  std::optional<Advice> advice;             // none: the books could not be copied
 };
 
 /// The absent figures are left out of the error: unknown is never 0.

@@ -152,12 +152,20 @@ bool Heap::State::reclaim(std::uint64_t bytes, const std::function<bool()>& enou
   return done;
 }
 
-RefusalFigures Heap::State::figures(const HeapRequest& request) {
+RefusalFigures Heap::State::figures(const HeapRequest& request, const Account* refused) {
   RefusalFigures result;
   result.device = device.name();
   result.tag = request.account.path();
   result.requested = request.bytes;
   result.granted = request.granted;
+  Account* root = &request.account;
+  while (root->parent() != nullptr) root = root->parent();
+  if (root->limit() != kUnlimited) result.budget = root->limit();
+  const std::vector<Account*> accounts = root->subtree();
+  MemoryInfo info{};
+  const bool known = primitives.memory_info != nullptr &&
+                     primitives.memory_info(device.ordinal(), &info) == kSuccess &&
+                     info.total_bytes != 0;
   {
     const std::lock_guard<ShortLock> guard(lock);
     result.live = live_now().bytes;
@@ -167,13 +175,13 @@ RefusalFigures Heap::State::figures(const HeapRequest& request) {
     result.largest_hole = space.largest_hole();
     result.unused = space.unused_bytes(Space::kSharedHome) + space.unused_bytes(Space::kSingleHome);
     if (pages) result.unused += space.free_granules() * pages->granule() + pages->banked_bytes();
+    for (const StreamId stream : space.pending_streams()) {
+      result.pending_streams.emplace_back("stream " + std::to_string(stream),
+                                          space.pending_bytes_of(stream));
+    }
+    if (known) result.advice = advice_for(request, refused, info.free_bytes, accounts);
   }
-  const Account* root = &request.account;
-  while (root->parent() != nullptr) root = root->parent();
-  if (root->limit() != kUnlimited) result.budget = root->limit();
-  MemoryInfo info{};
-  if (primitives.memory_info != nullptr &&
-      primitives.memory_info(device.ordinal(), &info) == kSuccess && info.total_bytes != 0) {
+  if (known) {
     result.driver_free = info.free_bytes;
     result.driver_total = info.total_bytes;
     const std::uint64_t used = info.total_bytes - std::min(info.free_bytes, info.total_bytes);
@@ -183,8 +191,31 @@ RefusalFigures Heap::State::figures(const HeapRequest& request) {
   return result;
 }
 
+/// None if the books cannot be copied: a report must not fail where an allocation already has.
+std::optional<Advice> Heap::State::advice_for(const HeapRequest& request, const Account* refused,
+                                              std::uint64_t driver_free,
+                                              const std::vector<Account*>& accounts) noexcept {
+  try {
+    TrialRequest trial;
+    trial.reach = Reach{request.stream, true, true, 0};
+    trial.home = home_of(request.granted);
+    trial.bytes = request.granted;
+    trial.alignment = request.alignment;
+    trial.spare = driver_free + (pages ? pages->banked_bytes() : 0);
+    trial.refused = refused;
+    for (const Account* account = refused; account != nullptr; account = account->parent()) {
+      const std::uint64_t limit = account->limit();
+      if (limit == kUnlimited) continue;
+      trial.room = std::min(trial.room, limit - std::min(limit, account->granted_locked()));
+    }
+    return advise(space, trial, accounts);
+  } catch (const std::bad_alloc&) {
+    return std::nullopt;
+  }
+}
+
 Error Heap::State::over_budget(const HeapRequest& request, const Account& account) {
-  RefusalFigures result = figures(request);
+  RefusalFigures result = figures(request, &account);
   result.tag = account.path();
   result.over_budget = true;
   result.limit = account.limit();

@@ -402,6 +402,12 @@ void Space::release_capture(CaptureId capture, const BlockUse& use) {
   });
 }
 
+void Space::release_captures() {
+  for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
+    if (is_capturing(lane)) release_capture(lanes_[lane]->capture, BlockUse{});
+  }
+}
+
 // ---- segments ------------------------------------------------------------------------------
 
 void Space::add_segment(Segment segment) {
@@ -521,6 +527,20 @@ std::uint64_t Space::pending_bytes() const noexcept {
     if (lanes_[lane]->capture == 0) bytes += lanes_[lane]->bins.bytes();
   }
   for (const Waiting& entry : waiting_) bytes += records_[entry.block].bytes;
+  return bytes;
+}
+
+std::uint64_t Space::pending_bytes_of(StreamId stream) const noexcept {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
+    const Lane& known = *lanes_[lane];
+    if (known.capture == 0 && known.stream == stream) bytes += known.bins.bytes();
+  }
+  for (const Waiting& entry : waiting_) {
+    const bool waits = std::any_of(entry.uses.begin(), entry.uses.end(),
+                                   [&](const BlockUse& use) { return use.stream == stream; });
+    if (waits) bytes += records_[entry.block].bytes;
+  }
   return bytes;
 }
 

@@ -116,6 +116,7 @@ class Space {
   void begin_capture(CaptureId capture, StreamId stream);
   /// Its blocks are free after `use`.
   void release_capture(CaptureId capture, const BlockUse& use);
+  void release_captures();  // all of them, as if their graphs had never run
 
   // ---- segments --------------------------------------------------------------------------------
   /// Makes the books of a piece of memory, all free, or of a range, all gap.
@@ -149,6 +150,9 @@ class Space {
   [[nodiscard]] std::vector<Victim> take_victims(std::uint64_t granules);
   /// Granules that `take_victims` could find.
   [[nodiscard]] std::uint64_t free_granules() const;
+  /// Whether a request would be served with `spare` bytes from the driver and the bank.
+  [[nodiscard]] bool fits(std::uint32_t home, const Reach& reach, std::uint64_t bytes,
+                          std::uint64_t alignment, std::uint64_t spare);
   void make_gap(std::uint32_t victim) noexcept;
   void return_victim(std::uint32_t victim) noexcept;
 
@@ -156,6 +160,9 @@ class Space {
   [[nodiscard]] bool is_asleep(std::uint32_t id, std::uint32_t generation) const noexcept {
     return records_.holds(id) && records_[id].state == BlockState::kAsleep &&
            records_[id].generation == generation;
+  }
+  [[nodiscard]] bool has_capture(CaptureId capture) const noexcept {
+    return lane_of_capture(capture) != 0;
   }
   [[nodiscard]] bool is_captured(std::uint32_t id) const noexcept {
     return is_capturing(records_[id].lane);
@@ -186,6 +193,7 @@ class Space {
   [[nodiscard]] std::uint32_t find(DeviceAddress address) const noexcept;
 
   [[nodiscard]] std::uint64_t pending_bytes() const noexcept;
+  [[nodiscard]] std::uint64_t pending_bytes_of(StreamId stream) const noexcept;
   [[nodiscard]] std::uint64_t frozen_bytes() const noexcept;
   [[nodiscard]] std::uint64_t free_blocks() const noexcept;
   [[nodiscard]] std::uint64_t largest_hole() const noexcept;

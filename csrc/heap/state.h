@@ -161,7 +161,12 @@ struct Heap::State {
   bool wait_for_pending();
   /// Asks the reclaimers, in order of cost, until `enough()`; false if it never was.
   bool reclaim(std::uint64_t bytes, const std::function<bool()>& enough);
-  [[nodiscard]] RefusalFigures figures(const HeapRequest& request);
+  /// `refused`: the account whose limit refused, null if the device's memory did not suffice.
+  [[nodiscard]] RefusalFigures figures(const HeapRequest& request,
+                                       const Account* refused = nullptr);
+  [[nodiscard]] std::optional<Advice> advice_for(const HeapRequest& request, const Account* refused,
+                                                 std::uint64_t driver_free,
+                                                 const std::vector<Account*>& accounts) noexcept;
   [[nodiscard]] Error over_budget(const HeapRequest& request, const Account& account);
 
   // Segments (segments.cpp).
