@@ -192,13 +192,15 @@ void Heap::State::close_fronts() noexcept {
 std::uint32_t Heap::State::take_kept(Front& front, Front::Set& set,
                                      const HeapRequest& request) noexcept {
   const std::uint64_t granted = request.granted;
+  const std::uint64_t share = std::min(Front::kLargest, request.account.root().limit() / 256);
+  // Larger blocks that lie aside cost a small heap the order of its holes.
+  front.set_bounds(share, std::min(share, held() / 256));
   std::uint32_t id = kNoBlock;
   if (granted <= SlotSize::kLargest) {
     const std::uint32_t size_class = SlotSize::of(granted >> space.granule_bits());
     Front::Stack& stack = set.stacks[size_class];
     if (stack.count == 0 && recalls == 0) {
       const std::uint64_t bytes = SlotSize::granules(size_class) * space.granule();
-      front.set_bound(std::min(Front::kLargest, request.account.root().limit() / 256));
       const std::uint64_t most = std::min(front.room(bytes), 4 * SlotSize::kLargest) / bytes;
       const auto count =
           static_cast<std::uint32_t>(std::clamp<std::uint64_t>(most, 1, Front::kBatch));

@@ -42,7 +42,10 @@ class Front {
   [[nodiscard]] const Lease& lease() const noexcept { return lease_; }
   [[nodiscard]] std::uint64_t cached_bytes() const noexcept { return cached_[0] + cached_[1]; }
   /// At most this much is kept in slots, and as much in larger blocks.
-  void set_bound(std::uint64_t bytes) noexcept { bound_ = bytes; }
+  void set_bounds(std::uint64_t slots, std::uint64_t larger) noexcept {
+    bounds_[0] = slots;
+    bounds_[1] = larger;
+  }
 
   /// A cached block for the stream, counted and marked as handed out; kNoBlock if there is none or
   /// the lease does not cover it.
@@ -121,7 +124,8 @@ class Front {
   }
   [[nodiscard]] std::uint64_t room(std::uint64_t bytes) const noexcept {
     const std::uint64_t cached = cached_[bytes > SlotSize::kLargest];
-    return bound_ > cached ? bound_ - cached : 0;
+    const std::uint64_t bound = bounds_[bytes > SlotSize::kLargest];
+    return bound > cached ? bound - cached : 0;
   }
   void count(std::uint64_t each, std::uint64_t blocks) noexcept {
     cached_[each > SlotSize::kLargest] += each * blocks;
@@ -211,7 +215,7 @@ class Front {
   const bool host_;
   Lease& lease_;
   Relaxed<std::uint64_t> cached_[2];  // slots, larger blocks
-  std::uint64_t bound_ = kLargest;
+  std::uint64_t bounds_[2] = {kLargest, 0};
   std::array<std::unique_ptr<Set>, kSets> sets_;
 };
 
