@@ -352,6 +352,10 @@ AccountStatistics Account::figures() const {
 
 std::uint64_t Account::granted() const noexcept {
   const std::lock_guard<ShortLock> guard(root_->lock_);
+  return granted_locked();
+}
+
+std::uint64_t Account::granted_locked() const noexcept {
   return get(root_->leased_) == 0 ? get(granted_) : figures().granted;
 }
 

@@ -101,6 +101,8 @@ class Account {
     }
   }
 
+  [[nodiscard]] std::uint64_t granted_locked() const noexcept;
+
   // ---- with the tree's lock held, and no new object: what is held comes, goes or sleeps --------
   [[nodiscard]] Account* extend_locked(std::uint64_t requested, std::uint64_t granted) noexcept {
     Account* refused = reserve_locked(requested, granted);

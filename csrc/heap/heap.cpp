@@ -204,7 +204,7 @@ void Heap::free_after(const Block& block, std::uint64_t requested, Account& acco
     return;
   }
   if (granted == 0) {
-    if (s.free_asleep(block, requested)) return;
+    if (s.free_asleep(block, requested, uses, count)) return;
     log(LogLevel::kError, "free: block " + std::to_string(block.id) + " of " + s.device.name() +
                               " is not live: it was freed before, or is of another heap");
     return;
@@ -333,7 +333,7 @@ HeapStatistics Heap::statistics() const {
   result.pending = s.space.pending_bytes() + s.space.frozen_bytes();
   result.mapped = s.held();
   result.parked = s.parked();
-  result.banked = s.pages ? s.pages->banked_bytes() : 0;
+  if (s.pages || s.ranges) result.banked = s.reservable().banked_bytes();
   result.peak_live = live.peak;
   result.peak_mapped = s.peak_mapped;
   result.live_blocks = live.blocks;
@@ -341,7 +341,7 @@ HeapStatistics Heap::statistics() const {
   result.free_blocks = s.space.free_blocks();
   result.largest_hole = s.space.largest_hole();
   result.driver_calls = s.driver_calls.load(std::memory_order_relaxed);
-  if (s.pages) result.driver_calls += s.pages->driver_calls();
+  if (s.pages || s.ranges) result.driver_calls += s.reservable().driver_calls();
   result.created_bytes = s.created;
   result.stolen_bytes = s.stolen;
   result.remaps = s.remaps;

@@ -160,6 +160,7 @@ class Heap {
   [[nodiscard]] bool find(DeviceAddress address, Block* block) const noexcept;
 
  private:
+  friend class ReservedBlock;
   struct State;
   [[nodiscard]] Block allocate_slowly(const HeapRequest& request);
   [[nodiscard]] Block allocate_growing(const HeapRequest& request, Account* refused);

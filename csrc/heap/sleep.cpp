@@ -191,7 +191,7 @@ void Heap::State::lay_down(const Blocks& blocks) noexcept {
   const std::lock_guard<ShortLock> guard(lock);
   for (const std::uint32_t id : blocks) {
     Sleeper& sleeper = sleepers[id];
-    const std::uint64_t bytes = space.record(id).bytes;
+    const std::uint64_t bytes = granted_of(space.record(id));
     sleeper.moving = false;
     sleeper.account->sleep_locked(bytes);
     live -= bytes;
@@ -211,7 +211,7 @@ void Heap::State::get_up(const Blocks& blocks, bool counted, Contents* dropped) 
     Sleeper sleeper = std::move(found->second);
     sleepers.erase(found);
     BlockRecord& record = space.record(blocks[i]);
-    const std::uint64_t bytes = record.bytes;
+    const std::uint64_t bytes = granted_of(record);
     record.state = BlockState::kLive;
     if (counted) {
       asleep -= bytes;
@@ -224,7 +224,9 @@ void Heap::State::get_up(const Blocks& blocks, bool counted, Contents* dropped) 
       try {
         // All work on it was waited for.
         record.ticket = 0;
-        static_cast<void>(space.give(blocks[i], nullptr, 0));
+        std::vector<BlockUse> uses;
+        for (const CaptureId capture : sleeper.captures) uses.push_back(BlockUse{capture, 0});
+        static_cast<void>(space.give(blocks[i], uses.data(), uses.size()));
         sleeper.account->release_locked(sleeper.requested, bytes);
         live -= bytes;
         --live_blocks;
@@ -258,7 +260,7 @@ void Heap::State::lie_on(const Blocks& blocks, const std::vector<PageRun>& runs,
   for (const std::uint32_t id : blocks) {
     Sleeper& sleeper = sleepers[id];
     sleeper.moving = false;
-    if (admitted) sleeper.account->sleep_locked(space.record(id).bytes);
+    if (admitted) sleeper.account->sleep_locked(granted_of(space.record(id)));
   }
   bury();
 }
@@ -268,11 +270,14 @@ void Heap::State::bury() noexcept {
   for (auto entry = sleepers.begin(); freed_sleepers != 0 && entry != sleepers.end();) {
     const std::uint32_t id = entry->first;
     Sleeper& sleeper = entry->second;
-    if (!sleeper.freed || sleeper.moving) {
+    const bool captured =
+        std::any_of(sleeper.captures.begin(), sleeper.captures.end(),
+                    [&](CaptureId capture) { return space.has_capture(capture); });
+    if (!sleeper.freed || sleeper.moving || captured) {
       ++entry;
       continue;
     }
-    const std::uint64_t bytes = space.record(id).bytes;
+    const std::uint64_t bytes = granted_of(space.record(id));
     try {
       space.drop_asleep(id);
     } catch (const std::exception& error) {
@@ -297,13 +302,23 @@ void Heap::State::count_held() noexcept {
   }
 }
 
-bool Heap::State::free_asleep(const Block& block, std::uint64_t requested) noexcept {
+bool Heap::State::free_asleep(const Block& block, std::uint64_t requested, const BlockUse* uses,
+                              std::size_t count) noexcept {
   if (sleeping.load(std::memory_order_relaxed) == 0) return false;
   const std::unique_lock<std::recursive_mutex> growing(growth, std::try_to_lock);
   const std::lock_guard<ShortLock> guard(lock);
   if (!space.is_asleep(block.id, block.generation)) return false;
   Sleeper& sleeper = sleepers[block.id];
   if (sleeper.freed) return false;
+  try {
+    // Work is complete, but what a graph used it will use again.
+    for (std::size_t i = 0; i < count; ++i) {
+      if (is_capture(uses[i].stream)) sleeper.captures.push_back(uses[i].stream);
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, std::string("free: the block sleeps on: ") + error.what());
+    return true;
+  }
   sleeper.freed = true;
   sleeper.requested = requested;
   ++freed_sleepers;
@@ -314,9 +329,10 @@ bool Heap::State::free_asleep(const Block& block, std::uint64_t requested) noexc
 /// Admits all of them, or returns the account that refused one; the lock is held.
 Account* Heap::State::admit_all(const Blocks& blocks) noexcept {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    Account* refused = sleepers[blocks[i]].account->wake_locked(space.record(blocks[i]).bytes);
+    Account* refused =
+        sleepers[blocks[i]].account->wake_locked(granted_of(space.record(blocks[i])));
     if (refused == nullptr) continue;
-    while (i-- > 0) sleepers[blocks[i]].account->sleep_locked(space.record(blocks[i]).bytes);
+    while (i-- > 0) sleepers[blocks[i]].account->sleep_locked(granted_of(space.record(blocks[i])));
     return refused;
   }
   return nullptr;
@@ -359,7 +375,7 @@ SleepReport Heap::sleep(Account& tag, bool keep) {
     throw;
   }
   report.blocks = blocks.size();
-  for (const std::uint32_t id : blocks) report.bytes += s.space.record(id).bytes;
+  for (const std::uint32_t id : blocks) report.bytes += s.granted_of(s.space.record(id));
   s.lay_down(blocks);
   return report;
 }
@@ -378,7 +394,7 @@ SleepReport Heap::wake(Account& tag) {
     dropped.resize(blocks.size());
     bool steady = false;
     for (const std::uint32_t id : blocks) {
-      report.bytes += s.space.record(id).bytes;
+      report.bytes += s.granted_of(s.space.record(id));
       steady = steady || s.sleepers[id].steady;
     }
     const HeapRequest request{
@@ -418,7 +434,7 @@ SleepReport Heap::sleeping(Account& tag) const {
   const std::lock_guard<ShortLock> guard(s.lock);
   for (const auto& [id, sleeper] : s.sleepers) {
     if (sleeper.moving || sleeper.freed || accounts.count(sleeper.account->id()) == 0) continue;
-    const std::uint64_t bytes = s.space.record(id).bytes;
+    const std::uint64_t bytes = s.granted_of(s.space.record(id));
     ++report.blocks;
     report.bytes += bytes;
     if (sleeper.contents != nullptr) report.contents += bytes;

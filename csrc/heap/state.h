@@ -25,6 +25,9 @@ inline constexpr std::uint64_t kMaximumBytes = std::uint64_t{1} << 56;
   return (value + unit - 1) / unit * unit;
 }
 
+/// Page of reserved blocks where the device names none.
+inline constexpr std::uint64_t kHostPage = 2 * kMiB;
+
 struct HeapRequest {
   std::uint64_t bytes;    // as asked
   std::uint64_t granted;  // whole granules
@@ -43,6 +46,7 @@ struct Sleeper {
   bool moving = true;                     // on its way to sleep or from it
   bool freed = false;                     // while pages were moved: done once they are not
   std::uint64_t requested = 0;            // as whoever freed it said
+  std::vector<CaptureId> captures;        // whose graphs may use its addresses yet, once freed
 };
 
 struct Heap::State {
@@ -204,6 +208,13 @@ struct Heap::State {
   /// the error of the account that it returned last.
   void admit(const HeapRequest& request, const std::function<Account*()>& admit);
 
+  // Reserved blocks (reserved.cpp); `growth` is held.
+  [[nodiscard]] PageRange* reserve_block(std::uint64_t capacity, Account& account);
+  void grow_block(PageRange* range, std::uint64_t from, std::uint64_t to, Account& account,
+                  Lifetime lifetime);
+  void shrink_block(PageRange* range, std::uint64_t from, std::uint64_t to, Account& account);
+  void release_block(PageRange* range, Account& account);
+
   // Sleep (sleep.cpp); `growth` is held.
   using Blocks = std::vector<std::uint32_t>;
   using Contents = std::vector<std::unique_ptr<std::byte[]>>;
@@ -222,10 +233,15 @@ struct Heap::State {
   void count_held() noexcept;
   /// From any thread, without `growth`: true if the block slept. Its pages are looked at later
   /// where another thread moves pages.
-  [[nodiscard]] bool free_asleep(const Block& block, std::uint64_t requested) noexcept;
+  [[nodiscard]] bool free_asleep(const Block& block, std::uint64_t requested, const BlockUse* uses,
+                                 std::size_t count) noexcept;
 
   std::uint64_t release_unused(std::uint64_t keep) {
-    return pages ? release_pages(keep) : release_segments(keep);
+    if (pages) return release_pages(keep);
+    const std::uint64_t before = held();
+    if (ranges) device.check(ranges->empty_bank(keep), "page_release");
+    release_segments(keep);
+    return before - held();
   }
   [[nodiscard]] std::uint64_t held() const noexcept {
     return segment_bytes + (pages ? pages->held_bytes() : 0) + (ranges ? ranges->held_bytes() : 0);

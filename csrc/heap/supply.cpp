@@ -8,8 +8,14 @@ namespace nbx {
 void Heap::State::admit(const HeapRequest& request, const std::function<Account*()>& admit) {
   Account* refused = nullptr;
   const auto admitted = [&] {
-    const std::lock_guard<ShortLock> guard(lock);
-    refused = admit();
+    {
+      const std::lock_guard<ShortLock> guard(lock);
+      refused = admit();
+    }
+    // Threads may have been lent what is missing.
+    if (refused != nullptr && refused->has_leases()) {
+      refused->without_leases([&] { refused = admit(); });
+    }
     return refused == nullptr;
   };
   if (!admitted() && !reclaim(request.granted, admitted)) throw over_budget(request, *refused);
@@ -63,8 +69,12 @@ std::vector<PageRun> Heap::State::supply(const HeapRequest& request, const Targe
     done = done || try_fill(request, targets, steal, &runs);
     return done;
   };
+  // What threads keep could serve it, and nothing new comes there meanwhile.
+  const Recall recall(*this);
   poll();
-  if (attempt(false) || attempt(true)) return runs;
+  if (attempt(false)) return runs;
+  if (!pages) release_segments(0);
+  if (attempt(true)) return runs;
   if (wait_for_pending() && attempt(true)) return runs;
   reclaim(request.granted, [&] {
     poll();

@@ -25,7 +25,8 @@ bool PageRange::empty() const noexcept {
 
 void PageRange::Free::operator()(Cell* cells) const noexcept { std::free(cells); }
 
-Pages::Pages(Device& device) : device_(device), granule_(device.properties().page_granularity) {}
+Pages::Pages(Device& device, std::uint64_t granule)
+    : device_(device), granule_(granule != 0 ? granule : device.properties().page_granularity) {}
 
 Pages::~Pages() {
   Status status = empty_bank(0);
@@ -41,10 +42,9 @@ Pages::~Pages() {
   }
 }
 
-bool Pages::supported(const Device& device) noexcept {
+bool Pages::has_primitives(const Device& device) noexcept {
   const Primitives& primitives = device.primitives();
-  return device.properties().page_granularity != 0 &&
-         supports(primitives, Primitive::k_range_reserve) &&
+  return supports(primitives, Primitive::k_range_reserve) &&
          supports(primitives, Primitive::k_range_release) &&
          supports(primitives, Primitive::k_page_create) &&
          supports(primitives, Primitive::k_page_release) &&

@@ -76,13 +76,17 @@ struct FillResult {
 /// inside (the heap's growth). Every failure leaves each handle mapped once, banked or released.
 class Pages {
  public:
-  explicit Pages(Device& device);
+  /// `granule`: of a device that names none.
+  explicit Pages(Device& device, std::uint64_t granule = 0);
   ~Pages();
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
 
   /// True if the device has virtual memory: a granularity, and every primitive of it.
-  [[nodiscard]] static bool supported(const Device& device) noexcept;
+  [[nodiscard]] static bool supported(const Device& device) noexcept {
+    return device.properties().page_granularity != 0 && has_primitives(device);
+  }
+  [[nodiscard]] static bool has_primitives(const Device& device) noexcept;
   [[nodiscard]] std::uint64_t granule() const noexcept { return granule_; }
 
   /// A range of `bytes`, rounded up to granules; null if the driver refuses.

@@ -14,6 +14,7 @@
 
 #include "core/clock.h"
 #include "device/cpu/memory.h"
+#include "device/cpu/ranges.h"
 #include "device/host_status.h"
 
 namespace nbx::cpu {
@@ -301,6 +302,7 @@ Primitives make_table() {
   NBX_SET(event_elapsed)
   NBX_SET(launch_host)
 #undef NBX_SET
+  set_range_entries(&table);
   return table;
 }
 

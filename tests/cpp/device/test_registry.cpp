@@ -80,7 +80,7 @@ TEST(Registry, AThreadMayHaveItsOwnDefault) {
 TEST(Primitives, TheTableAnswersForItself) {
   const Primitives& cpu = open_device(DeviceKind::kCpu, 0).primitives();
   EXPECT_TRUE(supports(cpu, Primitive::k_allocate));
-  EXPECT_FALSE(supports(cpu, Primitive::k_page_map));
+  EXPECT_FALSE(supports(cpu, Primitive::k_module_load));
   EXPECT_TRUE(supports(open_device(DeviceKind::kSim, 0).primitives(), Primitive::k_page_map));
   EXPECT_STREQ(name_of(primitive_named("graph_launch")), "graph_launch");
   EXPECT_THROW(static_cast<void>(primitive_named("nothing")), Error);
@@ -88,11 +88,11 @@ TEST(Primitives, TheTableAnswersForItself) {
 
 TEST(Primitives, AMissingOneIsRefusedByName) {
   try {
-    open_device(DeviceKind::kCpu, 0).require(Primitive::k_page_map);
+    open_device(DeviceKind::kCpu, 0).require(Primitive::k_module_load);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
-    EXPECT_NE(std::string(error.what()).find("'page_map'"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("'module_load'"), std::string::npos);
   }
 }
 

@@ -390,7 +390,7 @@ TEST_F(Sleep, RandomNapsFollowANaiveModel) {
     while (account != nullptr && account != tag) account = account->parent();
     return account == tag;
   };
-  for (int step = 0; step < 800; ++step) {
+  for (int step = 0; step < 300; ++step) {
     const std::uint64_t action = random() % 100;
     Account& tag = *tags[random() % 3];
     try {

@@ -1,0 +1,326 @@
+// Blocks that grow and shrink at an address of their own.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "device/sim/sim.h"
+#include "fake_device.h"
+#include "heap/heap.h"
+#include "heap/reserved.h"
+
+namespace nbx {
+namespace {
+
+using testing::fresh_seed;
+
+constexpr std::uint64_t kMega = 1 << 20;
+constexpr std::uint64_t kPage = 2 * kMega;
+
+class Reserved : public ::testing::Test {
+ protected:
+  Device& device = open_device(DeviceKind::kSim, 0);
+  const Primitives& table = device.primitives();
+  const std::uint64_t total = sim::books(0).total_bytes;
+  const std::uint64_t used = sim::books(0).used_bytes;
+  const std::uint64_t ranges = sim::books(0).reserved_bytes;
+  Account root{"sim:0", nullptr};
+  Account& kv = root.child("kv");
+  Heap heap{device, &root.tree_lock()};
+  Stream stream{device, 0, false};
+
+  ~Reserved() override {
+    sim::clear_faults(0);
+    sim::set_pressure(0, 0);
+    sim::set_memory(0, total);
+  }
+  std::unique_ptr<ReservedBlock> reserve(std::uint64_t bytes,
+                                         Lifetime lifetime = Lifetime::kTransient) {
+    return std::make_unique<ReservedBlock>(heap, bytes, kv, lifetime);
+  }
+  void fill(DeviceAddress address, std::uint32_t pattern, std::uint64_t bytes) {
+    ASSERT_EQ(table.fill(0, address, pattern, 4, bytes / 4, 0), kSuccess);
+  }
+  void expect_words(DeviceAddress address, std::uint32_t pattern, std::uint64_t bytes) {
+    std::vector<std::uint32_t> words(bytes / 4);
+    ASSERT_EQ(table.copy(0, reinterpret_cast<DeviceAddress>(words.data()), address, bytes,
+                         CopyKind::kDeviceToHost, 0),
+              kSuccess);
+    ASSERT_EQ(table.stream_synchronize(0, 0), kSuccess);
+    for (const std::uint32_t word : words) ASSERT_EQ(word, pattern);
+  }
+  void expect_identity() {
+    const HeapStatistics s = heap.statistics();
+    ASSERT_EQ(s.live, root.granted());
+    ASSERT_EQ(s.mapped, s.live + s.parked + s.pending);
+    ASSERT_EQ(s.mapped, sim::books(0).used_bytes - used);
+  }
+  void expect_nothing_left() {
+    heap.trim();
+    expect_identity();
+    EXPECT_EQ(root.granted(), 0u);
+    EXPECT_EQ(root.statistics().objects, 0u);
+    EXPECT_EQ(sim::books(0).used_bytes, used);
+  }
+};
+
+TEST_F(Reserved, GrowsAndShrinksInPlace) {
+  auto block = reserve(64 * kMega);
+  const DeviceAddress address = block->address();
+  EXPECT_EQ(block->capacity(), 64 * kMega);
+  EXPECT_EQ(block->committed(), 0u);
+  EXPECT_EQ(sim::books(0).used_bytes, used) << "addresses only";
+  EXPECT_EQ(kv.statistics().objects, 1u);
+  EXPECT_EQ(block->commit(3 * kMega), 4 * kMega);
+  fill(address, 7, 4 * kMega);
+  EXPECT_EQ(block->commit(1), 4 * kMega) << "it has that much";
+  EXPECT_EQ(block->commit(9 * kMega), 10 * kMega);
+  EXPECT_EQ(block->address(), address);
+  fill(address + 4 * kMega, 8, 6 * kMega);
+  expect_words(address, 7, 4 * kMega);
+  EXPECT_EQ(kv.granted(), 10 * kMega);
+  expect_identity();
+  EXPECT_EQ(block->decommit(3 * kMega), 4 * kMega);
+  EXPECT_EQ(kv.granted(), 4 * kMega);
+  expect_identity();
+  expect_words(address, 7, 4 * kMega);
+  EXPECT_EQ(block->commit(64 * kMega), 64 * kMega);
+  expect_words(address, 7, 4 * kMega);
+  block.reset();
+  expect_nothing_left();
+  EXPECT_GE(sim::books(0).reserved_bytes, ranges);
+}
+
+TEST_F(Reserved, SizesAreRefusedByName) {
+  EXPECT_THROW(static_cast<void>(reserve(0)), Error);
+  EXPECT_THROW(static_cast<void>(reserve(~std::uint64_t{0})), Error);
+  auto block = reserve(3 * kMega);
+  EXPECT_EQ(block->capacity(), 4 * kMega) << "whole pages";
+  try {
+    block->commit(5 * kMega);
+    FAIL() << "committed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kValue);
+    EXPECT_NE(std::string(error.what()).find("4194304"), std::string::npos);
+  }
+  Account other("elsewhere", nullptr);
+  EXPECT_THROW(ReservedBlock(heap, kMega, other, Lifetime::kTransient), Error);
+}
+
+TEST_F(Reserved, ALiveViewIsNotCutOff) {
+  auto block = reserve(32 * kMega);
+  block->commit(8 * kMega);
+  block->open_view(kMega, 5 * kMega);
+  EXPECT_THROW(block->open_view(6 * kMega, 3 * kMega), Error) << "not committed";
+  try {
+    block->decommit(5 * kMega);
+    FAIL() << "cut off";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kValue);
+    EXPECT_NE(std::string(error.what()).find("1048576 to 6291456"), std::string::npos);
+  }
+  EXPECT_EQ(block->committed(), 8 * kMega);
+  EXPECT_EQ(block->decommit(6 * kMega), 6 * kMega);
+  block->commit(32 * kMega);
+  block->close_view(kMega, 5 * kMega, nullptr, 0);
+  EXPECT_EQ(block->decommit(0), 0u);
+  expect_identity();
+}
+
+TEST_F(Reserved, ShrinkingWaitsForTheWorkOfViewsThatAreGone) {
+  StreamHandle handle = 0;
+  ASSERT_EQ(table.stream_create(0, 0, &handle), kSuccess);
+  Stream other(device, handle, true);
+  auto block = reserve(8 * kMega);
+  block->commit(8 * kMega);
+  block->open_view(0, 8 * kMega);
+  ASSERT_EQ(table.fill(0, block->address(), 9, 4, 2 * kMega, handle), kSuccess);
+  const BlockUse use{other.id(), other.submitted()};
+  block->close_view(0, 8 * kMega, &use, 1);
+  EXPECT_GT(sim::books(0).queued_work, 0u) << "closing a view waits for nothing";
+  block->decommit(2 * kMega);
+  EXPECT_EQ(sim::books(0).queued_work, 0u);
+  expect_words(block->address(), 9, 2 * kMega);
+}
+
+TEST_F(Reserved, BudgetsAndMemoryRefuseAsAllocationsDo) {
+  sim::set_memory(0, used + 32 * kMega);
+  auto block = reserve(256 * kMega);
+  kv.set_limit(8 * kMega);
+  block->commit(6 * kMega);
+  for (const std::uint64_t limit : {8 * kMega, kUnlimited}) {
+    kv.set_limit(limit);
+    try {
+      block->commit(limit == kUnlimited ? 40 * kMega : 10 * kMega);
+      FAIL() << "committed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kOutOfMemory);
+    }
+    EXPECT_EQ(block->committed(), 6 * kMega);
+    EXPECT_EQ(kv.granted(), 6 * kMega);
+    expect_identity();
+  }
+  // The pages of free blocks come here, and a reclaimer is asked.
+  const Block free = heap.allocate(20 * kMega, 64, stream, root);
+  Block held = heap.allocate(4 * kMega, 64, stream, root);
+  heap.free(free, 20 * kMega, root, stream.id(), 0);
+  EXPECT_EQ(block->commit(26 * kMega), 26 * kMega);
+  EXPECT_GT(heap.statistics().stolen_bytes, 0u);
+  const std::uint64_t number = heap.add_reclaimer(1.0, [&](std::uint64_t) {
+    heap.free(held, 4 * kMega, root, stream.id(), 0);
+    held = Block{};
+    return 4 * kMega;
+  });
+  EXPECT_EQ(block->commit(32 * kMega), 32 * kMega);
+  heap.remove_reclaimer(number);
+  expect_identity();
+  block.reset();
+  expect_nothing_left();
+}
+
+TEST_F(Reserved, LargeHandlesAreCutAtTheirEnds) {
+  auto block = reserve(1024 * kMega, Lifetime::kSteady);
+  block->commit(2 * kPage * 16 + kPage);
+  fill(block->address(), 3, kPage);
+  EXPECT_EQ(block->decommit(kPage), kPage * 16) << "the page of 16 stays whole";
+  EXPECT_EQ(block->commit(kPage * 17), kPage * 17);
+  expect_words(block->address(), 3, kPage);
+  expect_identity();
+  block.reset();
+  expect_nothing_left();
+}
+
+TEST_F(Reserved, EveryFailingCallLeavesWholeBooks) {
+  for (const Primitive primitive :
+       {Primitive::k_range_reserve, Primitive::k_page_create, Primitive::k_page_map,
+        Primitive::k_page_access, Primitive::k_page_unmap, Primitive::k_page_release}) {
+    for (std::uint64_t call = 1; call <= 6; ++call) {
+      for (const Status status : {kAllocationRefused, Status{719}}) {
+        sim::Fault fault;
+        fault.primitive = primitive;
+        fault.first_call = call;
+        fault.status = status;
+        sim::add_fault(0, fault);
+        std::unique_ptr<ReservedBlock> block;
+        for (const std::uint64_t bytes : {0, 3, 9, 2, 12, 0, 5}) {
+          try {
+            if (block == nullptr) block = reserve(16 * kMega);
+            const std::uint64_t before = block->committed();
+            try {
+              if (bytes * kMega > before) {
+                block->commit(bytes * kMega);
+              } else {
+                block->decommit(bytes * kMega);
+              }
+            } catch (const Error& error) {
+              ASSERT_EQ(block->committed(), before);
+              throw;
+            }
+          } catch (const Error& error) {
+            ASSERT_TRUE(error.kind() == ErrorKind::kDevice ||
+                        error.kind() == ErrorKind::kOutOfMemory);
+          }
+          expect_identity();
+          ASSERT_EQ(kv.granted(), block == nullptr ? 0u : block->committed());
+        }
+        sim::clear_faults(0);
+        block.reset();
+        expect_nothing_left();
+      }
+    }
+  }
+}
+
+TEST_F(Reserved, SharesTheMemoryWithTheHeapAtRandom) {
+  std::mt19937_64 random(fresh_seed("SharesTheMemoryWithTheHeapAtRandom"));
+  sim::set_memory(0, used + 64 * kMega);
+  std::vector<std::unique_ptr<ReservedBlock>> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(reserve(48 * kMega));
+  std::vector<std::pair<Block, std::uint64_t>> held;
+  std::vector<std::uint64_t> written(blocks.size(), 0);
+  for (int step = 0; step < 250; ++step) {
+    const std::size_t which = random() % blocks.size();
+    ReservedBlock& block = *blocks[which];
+    const auto pattern = static_cast<std::uint32_t>(which + 1);
+    try {
+      const std::uint64_t bytes = random() % (24 * kMega);
+      switch (random() % 4) {
+        case 0:
+          block.commit(bytes);
+          fill(block.address() + written[which], pattern, block.committed() - written[which]);
+          written[which] = block.committed();
+          break;
+        case 1:
+          // The fills above are no view's, so that only the device knows of them.
+          ASSERT_EQ(table.synchronize(0), kSuccess);
+          written[which] = block.decommit(bytes);
+          break;
+        case 2:
+          held.emplace_back(heap.allocate(bytes / 4, 64, stream, root), bytes / 4);
+          if (bytes >= 16) fill(held.back().first.address, 99, bytes / 16 * 4);
+          break;
+        default:
+          if (held.empty()) break;
+          std::swap(held[random() % held.size()], held.back());
+          heap.free(held.back().first, held.back().second, root, stream.id(), stream.submitted());
+          held.pop_back();
+      }
+    } catch (const Error& error) {
+      ASSERT_EQ(error.kind(), ErrorKind::kOutOfMemory);
+    }
+    expect_identity();
+    if (step % 40 != 0) continue;
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (written[i] == 0) continue;
+      expect_words(blocks[i]->address(), static_cast<std::uint32_t>(i + 1), written[i]);
+    }
+  }
+  for (const auto& [block, bytes] : held) {
+    heap.free(block, bytes, root, stream.id(), stream.submitted());
+  }
+  ASSERT_EQ(table.synchronize(0), kSuccess);
+  blocks.clear();
+  expect_nothing_left();
+}
+
+TEST(ReservedOnTheHost, MemoryComesAndGoesUnderTheAddress) {
+  Device& cpu = open_device(DeviceKind::kCpu, 0);
+  Account root{"cpu", nullptr};
+  Heap heap(cpu, &root.tree_lock());
+  {
+    ReservedBlock block(heap, 256 * kMega, root, Lifetime::kTransient);
+    EXPECT_EQ(block.commit(5 * kMega), 6 * kMega);
+    auto* bytes = reinterpret_cast<unsigned char*>(block.address());
+    std::memset(bytes, 0x5a, 6 * kMega);
+    EXPECT_EQ(block.commit(20 * kMega), 20 * kMega);
+    EXPECT_EQ(bytes[6 * kMega - 1], 0x5a);
+    EXPECT_EQ(bytes[20 * kMega - 1], 0);
+    EXPECT_EQ(heap.statistics().mapped, heap.statistics().live + heap.statistics().parked);
+    EXPECT_EQ(root.granted(), 20 * kMega);
+    EXPECT_EQ(block.decommit(2 * kMega), 2 * kMega);
+    EXPECT_EQ(block.commit(4 * kMega), 4 * kMega);
+    EXPECT_EQ(bytes[0], 0x5a);
+    EXPECT_EQ(bytes[3 * kMega], 0) << "what was given away does not come back";
+  }
+  EXPECT_EQ(root.granted(), 0u);
+  heap.trim();
+  EXPECT_EQ(heap.statistics().mapped, 0u);
+}
+
+TEST(ReservedElsewhere, DevicesWithoutVirtualMemoryAreNamed) {
+  Device& fake = testing::fake_device(false);
+  Account root{"fake", nullptr};
+  Heap heap(fake, &root.tree_lock());
+  try {
+    const ReservedBlock block(heap, kMega, root, Lifetime::kTransient);
+    FAIL() << "reserved";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+  }
+}
+
+}  // namespace
+}  // namespace nbx
