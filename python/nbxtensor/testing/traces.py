@@ -1,48 +1,32 @@
 """Synthetic allocation traces: the workloads that allocators are known to fail on.
 
-Every generator takes a seed and returns `Events`, whose columns are those of ``_core.replay``.
-Sizes are bytes as a program would ask for them, not rounded to anything.
+Every generator takes a seed and returns a trace. Sizes are bytes as a program would ask for them,
+not rounded to anything.
 """
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
+from nbxtensor.memory.trace._trace import Builder, Trace
+
 KIB = 1024
 MIB = 1024 * KIB
-
-Column = np.ndarray[Any, np.dtype[Any]]
-
-
-class Events(NamedTuple):
-    """A trace in columns; `bytes` and `streams` of a free repeat those of its allocation."""
-
-    ops: Column  # int8: 1 allocates, -1 frees
-    ids: Column  # int64
-    bytes: Column  # int64
-    streams: Column  # int64
-
-    def peak(self) -> int:
-        """Return the most bytes that are live at one time."""
-        return int(np.cumsum(self.ops * self.bytes).max(initial=0))
 
 
 class Writer:
     """Collects the events of a program that allocates and frees."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, int, int, int]] = []
+        self._events = Builder("generated", device="sim:0")
         self._live: dict[int, tuple[int, int]] = {}
         self._next = 0
 
     def allocate(self, size: int, stream: int = 0) -> int:
         """Allocate `size` bytes and return the id."""
-        self._rows.append((1, self._next, size, stream))
+        self._events.add(1, self._next, size, stream=stream)
         self._live[self._next] = (size, stream)
         self._next += 1
         return self._next - 1
@@ -50,7 +34,7 @@ class Writer:
     def free(self, name: int) -> None:
         """Free what `allocate` returned."""
         size, stream = self._live.pop(name)
-        self._rows.append((-1, name, size, stream))
+        self._events.add(-1, name, size, stream=stream)
 
     def free_all(self, names: list[int]) -> None:
         """Free several, in order, and empty the list."""
@@ -58,14 +42,12 @@ class Writer:
             self.free(name)
         names.clear()
 
-    def events(self) -> Events:
+    def trace(self) -> Trace:
         """Return everything so far; what is still live stays so."""
-        table = np.array(self._rows, dtype=np.int64).reshape(-1, 4)
-        columns = [np.ascontiguousarray(table[:, i]) for i in range(4)]
-        return Events(columns[0].astype(np.int8), *columns[1:])
+        return self._events.build()
 
 
-def serving(seed: int, requests: int = 120, layers: int = 8) -> Events:
+def serving(seed: int, requests: int = 120, layers: int = 8) -> Trace:
     """Decode batches whose key and value caches grow by copying into larger ones."""
     rng = np.random.default_rng(seed)
     writer = Writer()
@@ -92,10 +74,10 @@ def serving(seed: int, requests: int = 120, layers: int = 8) -> Events:
             else:
                 step.append((grown, wanted, caches))
         running = step
-    return writer.events()
+    return writer.trace()
 
 
-def experts(seed: int, steps: int = 60, layers: int = 4, count: int = 16) -> Events:
+def experts(seed: int, steps: int = 60, layers: int = 4, count: int = 16) -> Trace:
     """Tokens routed to experts of uneven load, some of which come and go from host memory."""
     rng = np.random.default_rng(seed)
     writer = Writer()
@@ -115,10 +97,10 @@ def experts(seed: int, steps: int = 60, layers: int = 4, count: int = 16) -> Eve
                 work = [writer.allocate(rows * width) for width in (8192, 28672, 28672, 8192)]
                 writer.free_all(work)
         writer.free(hidden)
-    return writer.events()
+    return writer.trace()
 
 
-def growing(seed: int, count: int = 400) -> Events:
+def growing(seed: int, count: int = 400) -> Trace:
     """Sizes that grow slowly: no freed block is ever large enough for the next request."""
     rng = np.random.default_rng(seed)
     writer = Writer()
@@ -127,10 +109,10 @@ def growing(seed: int, count: int = 400) -> Events:
         size += int(rng.integers(1, 512 * KIB))
         last.append(writer.allocate(size))
         writer.free(last.pop(0))
-    return writer.events()
+    return writer.trace()
 
 
-def phases(seed: int, rounds: int = 3) -> Events:
+def phases(seed: int, rounds: int = 3) -> Trace:
     """Phases A, B, A, ...: what one frees comes back in another size, small blocks stay between."""
     rng = np.random.default_rng(seed)
     writer = Writer()
@@ -146,14 +128,14 @@ def phases(seed: int, rounds: int = 3) -> Events:
                     writer.allocate(int(rng.integers(1, 64 * KIB)))
             rng.shuffle(held)
             writer.free_all(held)
-    return writer.events()
+    return writer.trace()
 
 
-def comb(seed: int, teeth: int = 512) -> Events:
+def comb(seed: int, teeth: int = 64) -> Trace:
     """Every other of many equal blocks freed, then requests larger than any hole."""
     rng = np.random.default_rng(seed)
     writer = Writer()
-    tooth = int(rng.integers(2, 4)) * MIB + int(rng.integers(1, 4 * KIB))
+    tooth = int(rng.integers(20, 40)) * MIB + int(rng.integers(1, 4 * KIB))
     row = [writer.allocate(tooth) for _ in range(teeth)]
     for name in row[::2]:
         writer.free(name)
@@ -161,15 +143,15 @@ def comb(seed: int, teeth: int = 512) -> Events:
     free = tooth * len(row[::2])
     large: list[int] = []
     while free > 0:
-        size = min(free, int(rng.integers(2, 40)) * tooth)
+        size = min(free, int(rng.integers(2, 12)) * tooth)
         large.append(writer.allocate(size))
         free -= size
     writer.free_all(large)
     writer.free_all(kept)
-    return writer.events()
+    return writer.trace()
 
 
-def streams(seed: int, count: int = 6000, number: int = 4) -> Events:
+def streams(seed: int, count: int = 6000, number: int = 4) -> Trace:
     """Several streams with sizes and lifetimes of their own, busy by turns."""
     rng = np.random.default_rng(seed)
     writer = Writer()
@@ -184,10 +166,10 @@ def streams(seed: int, count: int = 6000, number: int = 4) -> Events:
         else:
             size = int(2 ** min(25.0, max(6.0, rng.normal(centre[stream], 2.0))))
             queue.append(writer.allocate(size, stream))
-    return writer.events()
+    return writer.trace()
 
 
-GENERATORS: dict[str, Callable[[int], Events]] = {
+GENERATORS: dict[str, Callable[[int], Trace]] = {
     "serving": serving,
     "experts": experts,
     "growing": growing,
@@ -195,12 +177,3 @@ GENERATORS: dict[str, Callable[[int], Events]] = {
     "comb": comb,
     "streams": streams,
 }
-
-
-def write_tsv(events: Events, path: Path) -> None:
-    """Write the events as a trace file of tab-separated rows; compressed if named so."""
-    lines = ["# op\tid\tbytes\tstream"]
-    for op, name, size, stream in zip(*(c.tolist() for c in events), strict=True):
-        lines.append(f"{'+' if op > 0 else '-'}\t{name}\t{size}\t{stream}")
-    data = ("\n".join(lines) + "\n").encode()
-    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
