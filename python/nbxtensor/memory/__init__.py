@@ -15,6 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from nbxtensor import _core
 from nbxtensor.memory._advice import what_would_have_fit
+from nbxtensor.memory._arena import Arena, Layout, ReplaySlab, Resolved, StepSlab, layout
+from nbxtensor.memory._plans import (
+    Interval,
+    Plan,
+    PlannedSlab,
+    plan,
+    planned_keys,
+    read_intervals,
+)
 from nbxtensor.memory._report import Report, Row, rows_of
 
 if TYPE_CHECKING:
@@ -30,19 +39,31 @@ if TYPE_CHECKING:
     from nbxtensor.memory.trace._state import dump_snapshot, snapshot
 
 __all__ = [
+    "Arena",
+    "Interval",
+    "Layout",
+    "Plan",
+    "PlannedSlab",
+    "ReplaySlab",
     "Report",
+    "Resolved",
     "Row",
     "Stats",
+    "StepSlab",
     "allocated",
     "annotate",
     "budget",
     "dump_snapshot",
     "events",
+    "layout",
     "mark",
     "mem_get_info",
     "memory_allocated",
     "peak_allocated",
     "peak_memory_allocated",
+    "plan",
+    "planned_keys",
+    "read_intervals",
     "record",
     "report",
     "reset_peak",

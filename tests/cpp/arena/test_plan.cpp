@@ -5,13 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <fstream>
 #include <numeric>
 #include <random>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/error.h"
@@ -162,7 +162,6 @@ TEST(Plan, HoldsForManyRandomBuffers) {
 }
 
 TEST(Plan, StopsWhenCancelledWithTheBestSoFar) {
-  std::mt19937_64 random(fresh_seed("StopsWhenCancelledWithTheBestSoFar"));
   const auto intervals = read_instance("A");
   std::atomic<bool> cancel{true};
   PlanOptions options;
