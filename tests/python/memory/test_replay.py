@@ -1,4 +1,4 @@
-"""Replays from the command line: figures against naive counts, budgets to the byte, named faults."""
+"""Replays from the command line: naive counts, budgets to the byte, named faults."""
 
 from __future__ import annotations
 
