@@ -1,6 +1,6 @@
 """Host cost of the allocator, from C++ and from Python, as one JSON object.
 
-The C++ part (allocator.cpp) is compiled with the core into a temporary folder: two minutes.
+The C++ part (memory/) is built with the core in build/bench: minutes at first, seconds afterwards.
 """
 
 from __future__ import annotations
@@ -8,41 +8,34 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import nbxtensor as nbx
 import numpy as np
 from nbxtensor import _core, memory
 
 ROOT = Path(__file__).resolve().parents[1]
-FLOORS = ("core", "device", "stream", "account", "heap", "storage")
+TARGET = "nbx_bench_memory"
 
 
 def build(folder: Path) -> Path:
-    """Compile the floors that the allocator needs, and its benchmark."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or "c++"
-    flags = ["-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", f"-I{ROOT / 'csrc'}"]
-    sources = [path for floor in FLOORS for path in (ROOT / "csrc" / floor).rglob("*.cpp")]
-    sources = [*sources, ROOT / "benchmarks" / "allocator.cpp"]
-    objects = [folder / f"{i}.o" for i in range(len(sources))]
-
-    def compile_one(source: Path, target: Path) -> None:
-        subprocess.run([compiler, *flags, "-c", str(source), "-o", str(target)], check=True)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compile_one, sources, objects))
-    program = folder / "allocator"
+    """Build the C++ part and return its path."""
+    configure = ["cmake", "-S", str(ROOT), "-B", str(folder), "-DCMAKE_BUILD_TYPE=Release"]
+    options = ["-DNBX_BUILD_BENCHMARKS=ON", "-DNBX_BUILD_PYTHON=OFF", "-DNBX_BUILD_TESTS=OFF"]
+    jobs = str(os.cpu_count() or 1)
+    # Standard output is for the figures.
+    subprocess.run([*configure, *options], check=True, stdout=sys.stderr)
     subprocess.run(
-        [compiler, *map(str, objects), "-o", str(program), "-lpthread", "-ldl"], check=True
+        ["cmake", "--build", str(folder), "--target", TARGET, "-j", jobs],
+        check=True,
+        stdout=sys.stderr,
     )
-    return program
+    return folder / "benchmarks" / TARGET
 
 
 def median_ns(call: Callable[[], object], count: int = 500, repeats: int = 201) -> float:
@@ -65,6 +58,7 @@ def from_python() -> dict[str, float]:
 
     return {
         "python_call_ns": median_ns(lambda: None),
+        "python_empty_1024_ns": median_ns(lambda: nbx.empty((1024,), device="cpu")),
         "python_storage_4k_ns": median_ns(lambda: _core.Storage(4096, "cpu")),
         "python_numpy_empty_4k_ns": median_ns(lambda: np.empty(4096, np.uint8)),
         "python_storage_4m_ns": median_ns(lambda: _core.Storage(4 << 20, "cpu")),
@@ -73,38 +67,26 @@ def from_python() -> dict[str, float]:
     }
 
 
-def random_trace(seed: int, steps: int = 200_000) -> dict[str, float]:
-    """Mapped bytes over peak live bytes after random sizes with a drifting mean."""
-    rng = np.random.default_rng(seed)
-    memory.trim("cpu")
-    memory.reset_peak("cpu")
-    held: list[object] = []
-    start = memory.stats("cpu")
-    for step in range(steps):
-        if rng.random() < (0.6 if step % 20_000 < 10_000 else 0.4) or not held:
-            held.append(_core.Storage(int(2 ** rng.uniform(6, 20)), "cpu"))
-        else:
-            index = int(rng.integers(len(held)))
-            held[index] = held[-1]
-            held.pop()
-    stats = memory.stats("cpu")
-    peak = stats.peak_live - start.live
-    return {"trace_peak_live": peak, "trace_mapped_ratio": round(stats.peak_mapped / peak, 4)}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--python-only", action="store_true", help="leave the C++ part out")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--program", type=Path, help="the C++ part, where it is built already")
+    parser.add_argument(
+        "--part",
+        action="append",
+        default=[],
+        choices=["pairs", "threads", "holes", "observers"],
+        help="of the C++ part; may be given again (default: all)",
+    )
     arguments = parser.parse_args()
     result: dict[str, float] = {}
     if not arguments.python_only:
-        with tempfile.TemporaryDirectory() as folder:
-            program = build(Path(folder))
-            output = subprocess.run([str(program)], check=True, capture_output=True, text=True)
-            result.update(json.loads(output.stdout))
+        program = arguments.program or build(ROOT / "build" / "bench")
+        output = subprocess.run(
+            [str(program), *arguments.part], check=True, capture_output=True, text=True
+        )
+        result.update(json.loads(output.stdout))
     result.update(from_python())
-    result.update(random_trace(arguments.seed))
     json.dump(result, sys.stdout, indent=2)
     print()
 

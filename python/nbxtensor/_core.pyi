@@ -5,6 +5,7 @@
 from __future__ import annotations
 import collections.abc
 import typing
+import typing_extensions
 import builtins
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, SupportsIndex, overload
@@ -328,6 +329,10 @@ def memory_trim(device: typing.Any, keep: typing.SupportsInt | typing.SupportsIn
 def parse_bytes(size: typing.Any, total: typing.Any = None) -> int:
     """
     Bytes named by an integer, "2 GiB", or a percentage of total.
+    """
+def replay(ops: typing_extensions.Buffer, ids: typing_extensions.Buffer, bytes: typing_extensions.Buffer, streams: typing_extensions.Buffer | None = None, seconds: typing_extensions.Buffer | None = None, *, device: typing.Any = 0, memory: typing.SupportsInt | typing.SupportsIndex | None = None, budget: typing.SupportsInt | typing.SupportsIndex | None = None, slack: typing.SupportsFloat | typing.SupportsIndex = 0.0, split: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex | None = None, repeat: typing.SupportsInt | typing.SupportsIndex = 1, work_seconds: typing.SupportsFloat | typing.SupportsIndex = 0.0, virtual_memory: bool = True) -> dict:
+    """
+    Run the events of a trace on a heap of their own, and return its figures. `device`: an opened device, or the number of a simulated one, which is given `memory` bytes (none: twice the peak) without backing for the time.
     """
 def report_kinds() -> list:
     """
