@@ -6,15 +6,16 @@
 
 namespace nbx {
 
-void bind_core(pybind11::module_& module);     // errors, byte sizes, log, environment
-void bind_device(pybind11::module_& module);   // devices, streams, events
-void bind_capture(pybind11::module_& module);  // captures and their graphs
-void bind_memory(pybind11::module_& module);   // accounts, heap reports, recorder
+void bind_core(pybind11::module_& module);      // errors, byte sizes, log, environment
+void bind_device(pybind11::module_& module);    // devices, streams, events
+void bind_capture(pybind11::module_& module);   // captures and their graphs
+void bind_memory(pybind11::module_& module);    // accounts, heap reports, recorder
 void bind_recorder(pybind11::module_& module);  // events, recordings, origins
-void bind_hot(pybind11::module_& module);      // Storage, TensorBase: C API types
-void bind_arena(pybind11::module_& module);    // arenas, slabs, static plans
-void bind_op(pybind11::module_& module);       // Op, Plan: C API types
-void bind_cpu(pybind11::module_& module);      // kernels of the CPU device
-void bind_replay(pybind11::module_& module);  // traces on a heap of their own
+void bind_hot(pybind11::module_& module);       // Storage, TensorBase: C API types
+void bind_arena(pybind11::module_& module);     // arenas, slabs, static plans
+void bind_op(pybind11::module_& module);        // Op, Plan: C API types
+void bind_cpu(pybind11::module_& module);       // kernels of the CPU device
+void bind_sleep(pybind11::module_& module);     // sleep by tag, reserved blocks
+void bind_replay(pybind11::module_& module);    // traces on a heap of their own
 
 }  // namespace nbx

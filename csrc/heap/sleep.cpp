@@ -69,11 +69,11 @@ Heap::State::Blocks Heap::State::stir(Account& tag) {
 
 // ---- contents ------------------------------------------------------------------------------
 
-/// Waits for the copies; when the stream cannot be waited for, the device is.
-Status Heap::State::drain_copies() noexcept {
+/// Waits for the copies; when the stream cannot be waited for, the device is. `over`: they are.
+Status Heap::State::drain_copies(bool* over) noexcept {
   driver_calls.fetch_add(1, std::memory_order_relaxed);
   const Status status = primitives.stream_synchronize(device.ordinal(), 0);
-  if (status != kSuccess) static_cast<void>(primitives.synchronize(device.ordinal()));
+  *over = status == kSuccess || primitives.synchronize(device.ordinal()) == kSuccess;
   return status;
 }
 
@@ -96,7 +96,12 @@ std::uint64_t Heap::State::copy_out(const Blocks& blocks) {
     sleepers[id].contents = std::move(contents);
   }
   // Also after a failure: what was queued writes to the contents.
-  const Status waited = drain_copies();
+  bool over = true;
+  const Status waited = drain_copies(&over);
+  if (!over) {
+    // They may be written to at any time, so nobody can have that host memory again.
+    for (const std::uint32_t id : blocks) static_cast<void>(sleepers[id].contents.release());
+  }
   device.check(status, "copy");
   device.check(waited, "stream_synchronize");
   if (room) return total;
@@ -119,7 +124,8 @@ std::uint64_t Heap::State::copy_in(const Blocks& blocks) {
     if (status != kSuccess) break;
     total += record.bytes;
   }
-  const Status waited = drain_copies();
+  bool over = true;
+  const Status waited = drain_copies(&over);
   device.check(status, "copy");
   device.check(waited, "stream_synchronize");
   return total;

@@ -222,7 +222,7 @@ struct Heap::State {
   [[nodiscard]] Blocks stir(Account& tag);
   std::uint64_t copy_out(const Blocks& blocks);
   std::uint64_t copy_in(const Blocks& blocks);
-  Status drain_copies() noexcept;
+  Status drain_copies(bool* over) noexcept;
   [[nodiscard]] std::uint64_t put_away(const Blocks& blocks, bool* away);
   [[nodiscard]] bool take_back(const Blocks& blocks, const std::vector<PageRun>& runs);
   [[nodiscard]] Account* admit_all(const Blocks& blocks) noexcept;

@@ -179,6 +179,7 @@ struct PlanRun {
     for (const Operand& operand : step.operands) {
       if (const TensorMeta* tensor = tensor_of(operand)) storages.push_back(tensor->storage);
     }
+    for (const Reference<Storage>& storage : storages) storage->require_awake();
     std::vector<Reference<Storage>> touched = storages;
     submit(call, step.context, std::move(storages), step.kernel, stream, plan.name);
     for (const Reference<Storage>& storage : touched) storage->touch(stream);
@@ -227,6 +228,7 @@ void run_kernel(HostKernel kernel, void* context, Stream& stream, TensorMeta* co
   for (std::size_t i = 0; i < tensor_count; ++i) {
     if (tensors[i] != nullptr) storages.push_back(tensors[i]->storage);
   }
+  for (const Reference<Storage>& storage : storages) storage->require_awake();
   // The caller keeps `context` alive until the stream has run the work.
   submit(call, std::shared_ptr<void>(context, [](void*) {}), storages, kernel, stream, {});
   for (const Reference<Storage>& storage : storages) storage->touch(stream);

@@ -107,6 +107,23 @@ Reference<Storage> Storage::borrow(DeviceMemory& memory, DeviceAddress address, 
   return Reference<Storage>::adopt(storage);
 }
 
+Reference<Storage> Storage::view(DeviceMemory& memory, std::shared_ptr<ReservedBlock> block,
+                                 std::uint64_t offset, std::uint64_t bytes) {
+  void* place = take_object(sizeof(Storage));
+  try {
+    block->open_view(offset, bytes);
+  } catch (...) {
+    give_object(place);
+    throw;
+  }
+  auto* storage = new (place) Storage(memory);
+  storage->account_ = &block->account();
+  storage->block_.address = block->address() + offset;
+  storage->bytes_ = bytes;
+  storage->reserved_ = std::move(block);
+  return Reference<Storage>::adopt(storage);
+}
+
 // ---- uses ----------------------------------------------------------------------------------
 
 void Storage::note(const BlockUse& use) {
@@ -167,7 +184,13 @@ void Storage::touch(Stream& stream) noexcept {
   }
 }
 
+void Storage::refuse_asleep() const {
+  throw Error(ErrorKind::kValue, "tensor: the memory of " + account_->path() +
+                                     " is asleep; call nbx.memory.wake() for its tag first");
+}
+
 void Storage::wait() {
+  require_awake();
   if (!used_.load(std::memory_order_acquire)) return;
   for (const BlockUse& use : uses()) {
     const BlockUse work = resolved(use);
@@ -213,8 +236,28 @@ void Storage::finish_borrowed() noexcept {
   finish_owner(std::move(late));
 }
 
+/// The block learns of the work that still runs, and waits for it when it shrinks.
+void Storage::finish_view() noexcept {
+  const std::uint64_t offset = block_.address - reserved_->address();
+  try {
+    const std::vector<BlockUse> known = uses();
+    reserved_->close_view(offset, bytes_, known.data(), known.size());
+    if (!inside_callback()) return;
+    // The last view ends the block, which calls the driver: not from a callback of it.
+    auto* last = new std::shared_ptr<ReservedBlock>(std::move(reserved_));
+    finish_owner(LateOwner{
+        last,
+        [](void* owner) noexcept { delete static_cast<std::shared_ptr<ReservedBlock>*>(owner); },
+        account_, 0, known});
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, std::string("storage: the reserved memory is kept: ") + error.what());
+  }
+}
+
 void Storage::destroy() noexcept {
-  if (finalizer_ != nullptr) {
+  if (reserved_ != nullptr) {
+    finish_view();
+  } else if (finalizer_ != nullptr) {
     finish_borrowed();
   } else if (more_uses_.empty()) {
     memory_->heap.free(block_, bytes_, *account_, use_.stream, use_.ticket);

@@ -4,12 +4,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "account/account.h"
 #include "core/reference.h"
 #include "heap/heap.h"
+#include "heap/reserved.h"
 #include "stream/stream.h"
 
 namespace nbx {
@@ -53,6 +55,12 @@ class Storage : public Counted<Storage> {
                                                  std::uint64_t bytes, std::uint64_t counted,
                                                  bool writable, void* owner, Finalizer finalizer);
 
+  /// `bytes` of a reserved block from `offset` on, which must be committed, and stay so while the
+  /// storage lives. The block lives as long as its storages.
+  [[nodiscard]] static Reference<Storage> view(DeviceMemory& memory,
+                                               std::shared_ptr<ReservedBlock> block,
+                                               std::uint64_t offset, std::uint64_t bytes);
+
   [[nodiscard]] DeviceMemory& memory() const noexcept { return *memory_; }
   [[nodiscard]] Device& device() const noexcept { return memory_->device; }
   [[nodiscard]] DeviceAddress address() const noexcept { return block_.address; }
@@ -63,6 +71,11 @@ class Storage : public Counted<Storage> {
   [[nodiscard]] bool borrowed() const noexcept { return finalizer_ != nullptr; }
   [[nodiscard]] Account& account() const noexcept { return *account_; }
 
+  /// Throws Error(kValue) naming the tag while the memory is asleep: nothing may use it then.
+  void require_awake() const {
+    if (memory_->heap.is_asleep(block_)) [[unlikely]]
+      refuse_asleep();
+  }
   /// Work on `stream` uses this memory: a later free waits for it, and so does host access.
   void touch(Stream& stream) noexcept;
   /// The same for work that others submitted. Throws Error(kDevice) if the driver cannot say which.
@@ -81,6 +94,8 @@ class Storage : public Counted<Storage> {
   void note(const BlockUse& use);
   [[nodiscard]] std::vector<BlockUse> uses() const;
   void finish_borrowed() noexcept;
+  void finish_view() noexcept;
+  [[noreturn]] void refuse_asleep() const;
 
   DeviceMemory* memory_;
   Account* account_ = nullptr;
@@ -89,6 +104,7 @@ class Storage : public Counted<Storage> {
   std::uint64_t counted_ = 0;
   void* owner_ = nullptr;
   Finalizer finalizer_ = nullptr;
+  std::shared_ptr<ReservedBlock> reserved_;
   // Work that touched the memory: the last of one stream inline, of further streams in the list.
   // Names, not Streams: a storage may outlive the stream that used it.
   BlockUse use_;

@@ -25,6 +25,7 @@ void submit(const TensorMeta& meta, DeviceAddress destination, DeviceAddress sou
             std::uint64_t bytes, CopyKind kind) {
   Device& device = meta.device();
   Stream& stream = current_stream(device);
+  meta.storage->require_awake();
   device.require(Primitive::k_copy);
   device.check(device.primitives().copy(device.ordinal(), destination, source,
                                         static_cast<std::size_t>(bytes), kind, stream.handle()),
@@ -74,6 +75,7 @@ void copy_across(const TensorMeta& destination, const TensorMeta& source) {
     return;
   }
   if (&from == &to) {
+    source.storage->require_awake();
     submit(destination, destination.data, source.data, bytes, CopyKind::kDeviceToDevice);
     source.storage->touch(current_stream(to));
   } else if (from.host_readable()) {
@@ -85,6 +87,7 @@ void copy_across(const TensorMeta& destination, const TensorMeta& source) {
   } else if (from.kind() == to.kind() && supports(to.primitives(), Primitive::k_copy_peer)) {
     Stream& stream = current_stream(to);
     source.storage->wait();
+    destination.storage->require_awake();
     to.check(to.primitives().copy_peer(to.ordinal(), destination.data, from.ordinal(), source.data,
                                        static_cast<std::size_t>(bytes), stream.handle()),
              "copy_peer");

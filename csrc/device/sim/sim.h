@@ -26,6 +26,7 @@ struct Fault {
   Status status = kSuccess;        // returned instead of doing the work, unless kSuccess
   double delay_seconds = 0.0;      // on the virtual clock
   std::uint32_t misalignment = 0;  // bytes added to the address that `allocate` returns
+  bool every_primitive = false;    // calls of all primitives are counted, not only of `primitive`
 };
 
 /// The controls below throw Error(kDevice) for an ordinal that does not exist.

@@ -89,7 +89,7 @@ Entry::Entry(std::int32_t ordinal, Primitive primitive, double cost)
   world_->now += cost;
   for (ArmedFault& armed : own.faults) {
     const Fault& fault = armed.fault;
-    if (fault.primitive != primitive) continue;
+    if (fault.primitive != primitive && !fault.every_primitive) continue;
     ++armed.seen;
     if (armed.seen < fault.first_call || armed.seen - fault.first_call >= fault.call_count)
       continue;

@@ -25,6 +25,8 @@ from nbxtensor.memory._plans import (
     read_intervals,
 )
 from nbxtensor.memory._report import Report, Row, rows_of
+from nbxtensor.memory._reserved import Reserved, reserve
+from nbxtensor.memory._sleep import SleepReport, sleep, sleeping, wake
 
 if TYPE_CHECKING:
     from nbxtensor.memory import trace
@@ -46,8 +48,10 @@ __all__ = [
     "PlannedSlab",
     "ReplaySlab",
     "Report",
+    "Reserved",
     "Resolved",
     "Row",
+    "SleepReport",
     "Stats",
     "StepSlab",
     "allocated",
@@ -66,15 +70,19 @@ __all__ = [
     "read_intervals",
     "record",
     "report",
+    "reserve",
     "reset_peak",
     "reset_peak_memory",
     "set_events",
     "set_origins",
+    "sleep",
+    "sleeping",
     "snapshot",
     "stats",
     "tag",
     "trace",
     "trim",
+    "wake",
     "what_would_have_fit",
 ]
 
