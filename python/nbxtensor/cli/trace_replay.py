@@ -98,8 +98,11 @@ def replay(trace: Trace, **options: Any) -> dict[str, Any]:
         `device`, `memory`, `budget`, `streams`, `first_refusal`; `passes`, a dict each; and the
         figures of the last pass.
     """
-    columns = (trace.op, trace.id, trace.bytes, trace.stream)
-    report: dict[str, Any] = _core.replay(*map(np.ascontiguousarray, columns), **options)
+    # The types of NumPy before Python 3.12 do not say that arrays are buffers.
+    columns: list[Any] = [
+        np.ascontiguousarray(column) for column in (trace.op, trace.id, trace.bytes, trace.stream)
+    ]
+    report: dict[str, Any] = _core.replay(*columns, **options)
     return {**report, **report["passes"][-1]}
 
 
