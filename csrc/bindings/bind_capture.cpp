@@ -1,9 +1,11 @@
 // Captures and graphs, and the uses of memory by other streams.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/hot.h"
@@ -71,9 +73,22 @@ Stream& to_stream(PyObject* object, const char* function) {
   }
 }
 
+std::vector<std::string> check_memory(const py::object& device) {
+  DeviceMemory& memory = memory_of(python::to_device(device.ptr()));
+  if (memory.checker == nullptr) {
+    throw Error(ErrorKind::kValue, "check: check mode is off for " + memory.device.name() +
+                                       "; set NBX_MEMORY_CHECK=1 before its first tensor");
+  }
+  const python::Unlocked unlocked;
+  memory.checker->verify();
+  return memory.checker->reports();
+}
+
 }  // namespace
 
 void bind_capture(py::module_& module) {
+  module.def("check_memory", &check_memory, py::arg("device") = py::none(),
+             "In check mode: look at every block, and return what was found so far.");
   py::class_<CapturedGraph, std::shared_ptr<CapturedGraph>>(
       module, "CapturedGraph", "Recorded work with the memory that it uses.")
       .def(

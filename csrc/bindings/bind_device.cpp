@@ -72,7 +72,7 @@ py::tuple memory_info(const Device& device) {
 
 void synchronize(Device& device) {
   const python::Unlocked unlocked;
-  device.check(device.primitives().synchronize(device.ordinal()), "synchronize");
+  synchronize_device(device);
   default_stream(device).synchronize();
   run_late_owners();
 }

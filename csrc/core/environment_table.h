@@ -3,14 +3,15 @@
 
 // clang-format off
 // X(name, type, default as text, description): type is text, integer, bytes or flag.
-#define NBX_ENVIRONMENT(X)                                                                                                                                       \
-  X(NBX_DEVICE, text, "", "Device used where the caller names none, such as \"cpu\" or \"cuda:1\"; empty takes the first ready kind of cuda, hip, metal, cpu.")  \
-  X(NBX_NUM_THREADS, integer, "0", "Threads of the CPU device, the calling one included; 0 takes the cores that affinity and cgroup allow.")                     \
-  X(NBX_LOG, text, "warning", "Least level that is logged: debug, info, warning, error or off.")                                                                 \
-  X(NBX_MEMORY_BUDGET, bytes, "", "Budget of every device's root account, such as \"2 GiB\" or \"80%\"; empty sets none beyond the device's own.")               \
-  X(NBX_MEMORY_EVENTS, integer, "16384", "Events of the allocator that the recorder keeps for each thread, 32 bytes each; 0 turns it off.")                      \
-  X(NBX_MEMORY_ORIGINS, integer, "0", "Python frames that the recorder keeps of every allocation and free, innermost first; 0 keeps none.")                      \
-  X(NBX_SIM_DEVICES, integer, "2", "Number of simulated devices.")                                                                                               \
-  X(NBX_SIM_MEMORY, bytes, "8 GiB", "Memory of each simulated device.")                                                                                          \
+#define NBX_ENVIRONMENT(X)                                                                                                                                                                               \
+  X(NBX_DEVICE, text, "", "Device used where the caller names none, such as \"cpu\" or \"cuda:1\"; empty takes the first ready kind of cuda, hip, metal, cpu.")                                          \
+  X(NBX_NUM_THREADS, integer, "0", "Threads of the CPU device, the calling one included; 0 takes the cores that affinity and cgroup allow.")                                                             \
+  X(NBX_LOG, text, "warning", "Least level that is logged: debug, info, warning, error or off.")                                                                                                         \
+  X(NBX_MEMORY_BUDGET, bytes, "", "Budget of every device's root account, such as \"2 GiB\" or \"80%\"; empty sets none beyond the device's own.")                                                       \
+  X(NBX_MEMORY_EVENTS, integer, "16384", "Events of the allocator that the recorder keeps for each thread, 32 bytes each; 0 turns it off.")                                                              \
+  X(NBX_MEMORY_ORIGINS, integer, "0", "Python frames that the recorder keeps of every allocation and free, innermost first; 0 keeps none.")                                                              \
+  X(NBX_MEMORY_CHECK, flag, "0", "1 puts guards around every block and poison into it, and finds double frees, foreign pointers, uses after a free and streams that do not wait for each other. Slow.")  \
+  X(NBX_SIM_DEVICES, integer, "2", "Number of simulated devices.")                                                                                                                                       \
+  X(NBX_SIM_MEMORY, bytes, "8 GiB", "Memory of each simulated device.")                                                                                                                                  \
   X(NBX_SIM_BACKING, text, "real", "\"real\" maps host pages under simulated memory; \"none\" hands out addresses and keeps only the books.")
 // clang-format on

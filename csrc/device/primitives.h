@@ -37,8 +37,8 @@ using PageHandle = std::uint64_t;
 using ModuleHandle = std::uint64_t;
 using KernelHandle = std::uint64_t;
 using GraphHandle = std::uint64_t;
-/// Completed work of a stream: every piece of work submitted up to a ticket is done once
-/// `completed_ticket` has reached it. Starts at 0 (nothing submitted), never decreases.
+/// Completed work of a stream: all that was submitted up to a ticket, waits included, is done once
+/// `completed_ticket` has reached it. Starts at 0, never decreases, nor for a handle used again.
 using Ticket = std::uint64_t;
 
 enum class CopyKind : std::uint8_t { kHostToHost, kHostToDevice, kDeviceToHost, kDeviceToDevice };
@@ -122,7 +122,7 @@ struct HostWork {
   X(fill,              Status, (std::int32_t ordinal, DeviceAddress destination,                   \
                                 std::uint32_t pattern, std::uint32_t pattern_bytes,                \
                                 std::size_t count, StreamHandle stream))                           \
-  /* streams, events, tickets */                                                                   \
+  /* streams, events, tickets; a wait refers to the event's mark as of the call */                 \
   X(stream_create,     Status, (std::int32_t ordinal, std::int32_t priority,                       \
                                 StreamHandle* stream))                                             \
   X(stream_destroy,    Status, (std::int32_t ordinal, StreamHandle stream))                        \

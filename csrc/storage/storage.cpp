@@ -73,7 +73,9 @@ Reference<Storage> Storage::allocate(DeviceMemory& memory, std::uint64_t bytes) 
   void* place = take_object(sizeof(Storage));
   Block block;
   try {
-    block = memory.heap.allocate(bytes, kAlignment, stream, account);
+    block = memory.checker == nullptr
+                ? memory.heap.allocate(bytes, kAlignment, stream, account)
+                : memory.checker->allocate(bytes, kAlignment, stream, account);
   } catch (...) {
     give_object(place);
     throw;
@@ -254,11 +256,22 @@ void Storage::finish_view() noexcept {
   }
 }
 
+void Storage::finish_checked() noexcept {
+  try {
+    const std::vector<BlockUse> all = uses();
+    memory_->checker->free(block_, bytes_, *account_, all.data(), all.size());
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, std::string("storage: the memory is kept: ") + error.what());
+  }
+}
+
 void Storage::destroy() noexcept {
   if (reserved_ != nullptr) {
     finish_view();
   } else if (finalizer_ != nullptr) {
     finish_borrowed();
+  } else if (memory_->checker != nullptr) [[unlikely]] {
+    finish_checked();
   } else if (more_uses_.empty()) {
     memory_->heap.free(block_, bytes_, *account_, use_.stream, use_.ticket);
   } else {

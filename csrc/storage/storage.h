@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "account/account.h"
 #include "core/reference.h"
+#include "heap/check.h"
 #include "heap/heap.h"
 #include "heap/reserved.h"
 #include "stream/stream.h"
@@ -30,6 +32,7 @@ struct DeviceMemory {
   Account& mapped;   // root / "mapped": memory of others used in place (files, NumPy, DLPack)
   Account& pinned;   // root / "pinned": page-locked host memory
   Heap heap;
+  const std::unique_ptr<Checker> checker = make_checker(heap, device);  // null: no check mode
 };
 [[nodiscard]] DeviceMemory& memory_of(Device& device);
 
@@ -80,6 +83,11 @@ class Storage : public Counted<Storage> {
   void touch(Stream& stream) noexcept;
   /// The same for work that others submitted. Throws Error(kDevice) if the driver cannot say which.
   void record_use(Stream& stream);
+  /// In check mode: such work is about to be submitted. Throws Error(kDevice) if it must not be.
+  void check_launch(DeviceAddress address, std::uint64_t bytes, Stream& stream, bool writes) const {
+    if (memory_->checker != nullptr) [[unlikely]]
+      memory_->checker->launch(address, bytes, stream, writes);
+  }
   /// Blocks until the last touching work is complete (at once on the cpu). Release the Python lock
   /// first.
   void wait();
@@ -94,6 +102,7 @@ class Storage : public Counted<Storage> {
   void note(const BlockUse& use);
   [[nodiscard]] std::vector<BlockUse> uses() const;
   void finish_borrowed() noexcept;
+  void finish_checked() noexcept;
   void finish_view() noexcept;
   [[noreturn]] void refuse_asleep() const;
 

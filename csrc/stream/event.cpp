@@ -65,7 +65,7 @@ void Event::synchronize() {
   const BlockUse mark = this->mark();
   device_.check(device_.primitives().event_synchronize(device_.ordinal(), handle_),
                 "event_synchronize");
-  if (mark.ticket != 0) note_completed(mark);
+  if (mark.ticket != 0) note_waited(mark);
   raise_fault(device_);
 }
 

@@ -87,6 +87,15 @@ StreamId Names::id(Device& device, StreamHandle handle) {
   return place->second;
 }
 
+std::vector<StreamId> Names::of(const Device& device) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  std::vector<StreamId> streams;
+  for (const auto& [key, stream] : by_handle_) {
+    if (key.first == &device) streams.push_back(stream);
+  }
+  return streams;
+}
+
 StreamId Names::new_capture(StreamId stream) {
   const std::lock_guard<std::mutex> guard(mutex_);
   KnownStream& known = (*this)[stream];

@@ -71,6 +71,8 @@ class Names {
  public:
   [[nodiscard]] StreamId id(Device& device, StreamHandle handle);
   [[nodiscard]] StreamId new_capture(StreamId stream);
+  /// Streams of the device that are not gone.
+  [[nodiscard]] std::vector<StreamId> of(const Device& device);
   void forget_handle(const KnownStream& known) { by_handle_.erase({known.device, known.handle}); }
   [[nodiscard]] KnownStream& operator[](StreamId stream) noexcept {
     const StreamId place = stream & ~kCaptureBit;

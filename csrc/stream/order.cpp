@@ -128,6 +128,32 @@ void note_completed(const BlockUse& use) noexcept {
   }
 }
 
+void note_waited(const BlockUse& use) noexcept {
+  note_completed(use);
+  const std::lock_guard<std::mutex> guard(names().mutex());
+  const Seen* seen = names()[use.stream].seen.load(std::memory_order_acquire);
+  if (seen == nullptr) return;
+  seen->for_each([&](StreamId stream, Ticket ticket, Ticket by) {
+    if (by <= use.ticket) note_completed(BlockUse{stream, ticket});
+  });
+}
+
+void synchronize_device(Device& device) {
+  const Primitives& primitives = device.primitives();
+  std::vector<BlockUse> work;
+  if (!device.properties().integrated_work && primitives.submitted_ticket != nullptr) {
+    for (const StreamId stream : names().of(device)) {
+      Ticket ticket = 0;
+      if (primitives.submitted_ticket(device.ordinal(), names()[stream].handle, &ticket) ==
+          kSuccess) {
+        work.push_back(BlockUse{stream, ticket});
+      }
+    }
+  }
+  device.check(primitives.synchronize(device.ordinal()), "synchronize");
+  for (const BlockUse& use : work) note_completed(use);
+}
+
 Ticket completed_ticket(StreamId stream, Ticket newest) {
   KnownStream& known = names()[stream];
   const Ticket cached = known.completed.load(std::memory_order_acquire);
@@ -159,7 +185,7 @@ void wait_for(const BlockUse& use) {
       primitives.wait_ticket(known.device->ordinal(), known.handle, use.ticket) != kSuccess) {
     known.device->check(primitives.synchronize(known.device->ordinal()), "synchronize");
   }
-  note_completed(use);
+  note_waited(use);
 }
 
 // ---- waits ---------------------------------------------------------------------------------

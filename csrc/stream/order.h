@@ -35,6 +35,10 @@ void retire_stream(StreamId stream) noexcept;
 [[nodiscard]] Ticket known_completed(StreamId stream) noexcept;
 /// Somebody has seen the work complete.
 void note_completed(const BlockUse& use) noexcept;
+/// The same after a wait, and for what the stream had waited for by then.
+void note_waited(const BlockUse& use) noexcept;
+/// Waits for all work of the device, and notes it.
+void synchronize_device(Device& device);
 /// The newest ticket of the stream that is complete; asks the driver unless it is known that
 /// `newest` is. A stream of others that the driver no longer knows may have left work behind: the
 /// whole device is waited for then, and `newest` is the answer.

@@ -88,7 +88,7 @@ void Stream::wait(Ticket ticket) {
   if (known_completed(own_) < ticket) {
     device_.check(device_.primitives().wait_ticket(device_.ordinal(), handle_, ticket),
                   "wait_ticket");
-    note_completed(BlockUse{own_, ticket});
+    note_waited(BlockUse{own_, ticket});
   }
   raise_fault(device_);
 }
@@ -98,7 +98,7 @@ void Stream::synchronize() {
     const Ticket submitted = this->submitted();
     device_.check(device_.primitives().stream_synchronize(device_.ordinal(), handle_),
                   "stream_synchronize");
-    note_completed(BlockUse{own_, submitted});
+    note_waited(BlockUse{own_, submitted});
   }
   raise_fault(device_);
 }

@@ -23,6 +23,10 @@ VARIABLES: tuple[tuple[str, str, str, str], ...] = (
     ("NBX_MEMORY_ORIGINS", "integer", "0",
      "Python frames that the recorder keeps of every allocation and free, innermost "
      "first; 0 keeps none."),
+    ("NBX_MEMORY_CHECK", "flag", "0",
+     "1 puts guards around every block and poison into it, and finds double frees, "
+     "foreign pointers, uses after a free and streams that do not wait for each other."
+     " Slow."),
     ("NBX_SIM_DEVICES", "integer", "2",
      "Number of simulated devices."),
     ("NBX_SIM_MEMORY", "bytes", "8 GiB",

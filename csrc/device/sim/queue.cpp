@@ -244,7 +244,7 @@ Status event_record(std::int32_t ordinal, EventHandle handle, StreamHandle strea
 }
 
 Status stream_wait_event(std::int32_t ordinal, StreamHandle handle, EventHandle event_handle) {
-  const StreamEntry entry(ordinal, Primitive::k_stream_wait_event, kRecordCost, handle);
+  const StreamEntry entry(ordinal, Primitive::k_stream_wait_event, kWaitCost, handle);
   if (entry.status != kSuccess) return entry.status;
   const auto found = entry.world().events.find(event_handle);
   if (found == entry.world().events.end()) return kInvalidHandle;

@@ -201,10 +201,12 @@ inline constexpr double kPageCreateCost = 14e-6;
 inline constexpr double kPageMapCost = 1.3e-6;
 inline constexpr double kPageAccessCost = 38e-6;
 inline constexpr double kPageUnmapCost = 23e-6;
-inline constexpr double kPageReleaseCost = 14e-6;
-inline constexpr double kPageReleaseByteCost = 294e-6 / (512.0 * 1048576.0);
+// 14 us for 2 MiB, 308 us for 512 MiB.
+inline constexpr double kPageReleaseByteCost = 294e-6 / (510.0 * 1048576.0);
+inline constexpr double kPageReleaseCost = 14e-6 - 2.0 * 1048576.0 * kPageReleaseByteCost;
 inline constexpr double kPinByteCost = 179e-3 / (256.0 * 1048576.0);
 inline constexpr double kRecordCost = 0.24e-6;
+inline constexpr double kWaitCost = 0.24e-6;
 inline constexpr double kQueryCost = 1.5e-6;
 inline constexpr double kLaunchCost = 4.2e-6;
 inline constexpr double kGraphLaunchCost = 2.7e-6;

@@ -1,0 +1,85 @@
+"""Check mode from Python: in processes of their own, as the variable is read once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import nbxtensor as nbx
+import pytest
+from nbxtensor.memory.check import check
+
+CORRECT = """
+import numpy as np
+import nbxtensor as nbx
+from nbxtensor.memory.check import check
+streams = [nbx.Stream("sim:0") for _ in range(3)]
+x = nbx.asarray(np.arange(1000, dtype=np.float32), device="sim:0")
+for step in range(12):
+    stream = streams[step % 3]
+    stream.wait_stream(nbx.current_stream("sim:0"))
+    for other in streams:
+        stream.wait_stream(other)
+    with nbx.stream(stream):
+        x = (x + 1.0) * 1.0
+np.testing.assert_array_equal(x.numpy(), np.arange(1000, dtype=np.float32) + 12)
+y = nbx.asarray([1.0, 2.0])
+assert float((y * y).sum()) == 5.0
+del x, y
+for device in ("sim:0", "cpu"):
+    assert check(device) == [], check(device)
+print("fine")
+"""
+
+UNORDERED = """
+import nbxtensor as nbx
+x = nbx.ones((1000,), device="sim:0")
+try:
+    with nbx.stream(nbx.Stream("sim:0")):
+        x + 1
+except nbx.DeviceError as error:
+    print(error)
+"""
+
+OVERRUN = """
+import nbxtensor as nbx
+from nbxtensor import _core
+from nbxtensor.memory.check import check
+x = nbx.empty((1000,), device="sim:0")
+_core.sim.foreign_fill(0, x.data_ptr() + 4000, 1, 8, 0)
+try:
+    check("sim:0")
+    nbx.synchronize("sim:0")
+except nbx.DeviceError as error:
+    print(error)
+"""
+
+
+def run(program: str) -> str:
+    environment = {**os.environ, "NBX_MEMORY_CHECK": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_nothing_is_said_of_a_correct_program() -> None:
+    assert run(CORRECT) == "fine\n"
+
+
+def test_a_missing_wait_is_refused_at_the_launch() -> None:
+    assert "does not wait for stream" in run(UNORDERED)
+
+
+def test_an_overrun_is_raised_by_the_next_wait() -> None:
+    out = run(OVERRUN)
+    assert "past the end of block" in out
+    assert "at offset 4000" in out
+
+
+def test_it_must_be_on() -> None:
+    nbx.empty((1,), device="sim:0")
+    with pytest.raises(ValueError, match="NBX_MEMORY_CHECK=1"):
+        check("sim:0")
