@@ -241,6 +241,166 @@ class sim:
         """
         Set the bytes that another process holds.
         """
+class Carver:
+    """
+    One heap block that others are carved from.
+    """
+    def alloc(self, nbytes: typing.SupportsInt | typing.SupportsIndex, origin: typing.SupportsInt | typing.SupportsIndex = 0) -> typing.Any:
+        """
+        Address of new memory; None if there is no room.
+        """
+    def check(self, tensor: typing.Any) -> None:
+        """
+        Raise ValueError unless the tensor's memory is still its own.
+        """
+    def close(self) -> None:
+        """
+        Give the block back, with the last tensor in it.
+        """
+    def empty(self, shape: typing.Any, dtype: typing.Any, origin: typing.SupportsInt | typing.SupportsIndex = 0) -> typing.Any:
+        """
+        A tensor of undefined contents; None if there is no room.
+        """
+    def free(self, address: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Take back what alloc gave.
+        """
+    @property
+    def base(self) -> int:
+        ...
+    @property
+    def capacity(self) -> int:
+        ...
+    @property
+    def closed(self) -> bool:
+        ...
+    @property
+    def device(self) -> typing.Any:
+        ...
+    @property
+    def generation(self) -> int:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def peak(self) -> int:
+        ...
+    @property
+    def stale_frees(self) -> int:
+        ...
+    @property
+    def tensors(self) -> int:
+        ...
+    @property
+    def used(self) -> int:
+        ...
+class Arena(Carver):
+    """
+    Bump pointer with reset.
+    """
+    def __init__(self, name: str, capacity: typing.SupportsInt | typing.SupportsIndex, device: typing.Any, guarded: bool) -> None:
+        ...
+    def alloc(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Address of new memory.
+        """
+    def reset(self) -> None:
+        """
+        Recycle everything.
+        """
+    def resolve(self, address: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int, int, int]:
+        """
+        (start, nbytes, offset, generation) of the carving that holds it.
+        """
+    def verify(self) -> None:
+        """
+        Look at the guards.
+        """
+class ReplaySlab(Carver):
+    """
+    Best fit in one block.
+    """
+    def __init__(self, name: str, capacity: typing.SupportsInt | typing.SupportsIndex, device: typing.Any) -> None:
+        ...
+    def retire(self) -> None:
+        """
+        Give the block back with the last carving in it.
+        """
+    @property
+    def holes(self) -> int:
+        ...
+    @property
+    def largest_hole(self) -> int:
+        ...
+    @property
+    def shortfall(self) -> int:
+        ...
+class StepSlab(Carver):
+    """
+    Bump pointer a step.
+    """
+    @staticmethod
+    def capacity_for(total: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    def __init__(self, name: str, capacity: typing.SupportsInt | typing.SupportsIndex, device: typing.Any) -> None:
+        ...
+    def reset(self) -> bool:
+        """
+        Start the next step; whether this one equalled the former.
+        """
+    @property
+    def carve_sizes(self) -> list[int]:
+        ...
+    @property
+    def first_difference(self) -> int:
+        ...
+    @property
+    def former_sizes(self) -> list[int]:
+        ...
+    @property
+    def shortfall(self) -> int:
+        ...
+class PlannedSlab(Carver):
+    """
+    A plan at run time.
+    """
+    def __init__(self, name: str, keys: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]], offsets: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], device: typing.Any) -> None:
+        ...
+    def begin_step(self) -> None:
+        """
+        Count ordinals from 0 again.
+        """
+    @property
+    def conflicts(self) -> int:
+        ...
+    @property
+    def hits(self) -> int:
+        ...
+    @property
+    def misses(self) -> int:
+        ...
+class BlockLayout:
+    """
+    Where named tensors lie in one block.
+    """
+    def __init__(self) -> None:
+        ...
+    def add(self, name: str, nbytes: typing.SupportsInt | typing.SupportsIndex, alignment: typing.SupportsInt | typing.SupportsIndex) -> int:
+        ...
+    def find(self, name: str) -> tuple[int, int]:
+        """
+        (offset, nbytes) of an entry.
+        """
+    @property
+    def alignment(self) -> int:
+        ...
+    @property
+    def entries(self) -> list[tuple[str, int, int]]:
+        ...
+    @property
+    def total(self) -> int:
+        ...
 class Plan:
     """
     What one call of an op does, decided once for a key.
@@ -290,6 +450,10 @@ def log_level() -> str:
     """
     The least level that is logged.
     """
+def make_plan(intervals: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]]], capacity: typing.SupportsInt | typing.SupportsIndex, alignment: typing.SupportsInt | typing.SupportsIndex, seconds: typing.SupportsFloat | typing.SupportsIndex, cancelled: typing.Any) -> dict:
+    """
+    Plan (lower, upper, size, alignment, gaps) rows; capacity 0: as small as possible.
+    """
 def memory_allocated(device: typing.Any, peak: bool) -> int:
     """
     Bytes that are counted on a device, or their peak.
@@ -329,6 +493,10 @@ def memory_trim(device: typing.Any, keep: typing.SupportsInt | typing.SupportsIn
 def parse_bytes(size: typing.Any, total: typing.Any = None) -> int:
     """
     Bytes named by an integer, "2 GiB", or a percentage of total.
+    """
+def plan_fault(intervals: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]]], offsets: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], capacity: typing.SupportsInt | typing.SupportsIndex, alignment: typing.SupportsInt | typing.SupportsIndex) -> str:
+    """
+    What is wrong with a plan; '' if nothing is.
     """
 def replay(ops: typing_extensions.Buffer, ids: typing_extensions.Buffer, bytes: typing_extensions.Buffer, streams: typing_extensions.Buffer | None = None, seconds: typing_extensions.Buffer | None = None, *, device: typing.Any = 0, memory: typing.SupportsInt | typing.SupportsIndex | None = None, budget: typing.SupportsInt | typing.SupportsIndex | None = None, slack: typing.SupportsFloat | typing.SupportsIndex = 0.0, split: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex | None = None, repeat: typing.SupportsInt | typing.SupportsIndex = 1, work_seconds: typing.SupportsFloat | typing.SupportsIndex = 0.0, virtual_memory: bool = True) -> dict:
     """

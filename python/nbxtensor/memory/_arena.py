@@ -201,7 +201,8 @@ class _Slab(_Carved):
 
     def alloc(self, nbytes: int) -> int | None:
         """Return the address of `nbytes` new bytes, or None if there is no room."""
-        return self._core.alloc(nbytes)
+        address: int | None = self._core.alloc(nbytes)
+        return address
 
     def release(self, address: int) -> None:
         """Take back what `alloc` gave.

@@ -254,7 +254,8 @@ class PlannedSlab(_Slab):
 
     def alloc(self, nbytes: int, origin: Any = None) -> int | None:
         """Return the address of `nbytes` new bytes, or None if the plan does not serve them."""
-        return self._slab.alloc(nbytes, self._origins.get(origin, 0))
+        address: int | None = self._slab.alloc(nbytes, self._origins.get(origin, 0))
+        return address
 
 
 def planned_keys(requests: Iterable[tuple[Any, int]]) -> list[tuple[Any, int, int]]:
