@@ -29,7 +29,8 @@ std::uint32_t Heap::State::serve(const HeapRequest& request) {
     if (id != kNoBlock) return id;
   }
   id = serve_reclaimed(request, reach);
-  if (id != kNoBlock || host) return id;
+  // While a stream is captured the device may not be waited for.
+  if (id != kNoBlock || host || is_capture(request.stream)) return id;
   // Queued work may hold the last reference to memory that nobody else can reach.
   driver_calls.fetch_add(1, std::memory_order_relaxed);
   device.check(primitives.synchronize(device.ordinal()), "synchronize");

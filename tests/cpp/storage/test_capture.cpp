@@ -202,6 +202,21 @@ TEST_F(Captures, RefusedCapturesLeaveNothingBehind) {
   EXPECT_FALSE(insert_wait(other->id(), stream->id()));
 }
 
+TEST_F(Captures, ARefusalInsideACaptureIsARefusal) {
+  const std::uint64_t total = sim::books(0).total_bytes;
+  sim::set_memory(0, sim::books(0).used_bytes);
+  {
+    const CaptureScope scope(memory, *stream);
+    try {
+      static_cast<void>(take(*stream));
+      ADD_FAILURE() << "served";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kOutOfMemory) << error.what();
+    }
+  }
+  sim::set_memory(0, total);
+}
+
 TEST_F(Captures, MemoryUnderOtherWorkIsNotReusedInsideTheCapture) {
   auto shared = take(*stream);
   const DeviceAddress address = shared->address();
