@@ -113,33 +113,65 @@ double width(const PlanBuffer& buffer) { return buffer.last - buffer.first; }
 double size(const PlanBuffer& buffer) { return static_cast<double>(buffer.size); }
 double area(const PlanBuffer& buffer) { return size(buffer) * width(buffer); }
 double start(const PlanBuffer& buffer) { return -static_cast<double>(buffer.first); }
-double end(const PlanBuffer& buffer) { return buffer.last; }
 
 struct Rule {
   const char* name;
+  bool crowded;                        // first what is alive when the most is
   double (*first)(const PlanBuffer&);  // larger ones come first
   double (*second)(const PlanBuffer&);
   bool tightest;
+  bool mended;  // worth another round
 };
 constexpr Rule kRules[] = {
-    {"size", size, width, false},
-    {"size, tightest gap", size, width, true},
-    {"area", area, size, false},
-    {"lifetime", width, size, false},
-    {"start, tightest gap", start, size, true},
-    {"end", end, size, false},
-    {"area, tightest gap", area, size, true},
-    {"lifetime, tightest gap", width, size, true},
-    {"start", start, area, false},
-    {"end, tightest gap", end, size, true},
+    {"size", false, size, width, false, false},
+    {"crowd, size", true, size, width, false, true},
+    {"crowd, lifetime, tightest gap", true, width, size, true, true},
+    {"area", false, area, size, false, false},
+    {"start", false, start, area, false, true},
+    {"lifetime", false, width, size, false, false},
+    {"lifetime, tightest gap", false, width, size, true, false},
+    {"crowd, lifetime", true, width, size, false, true},
+    {"start, tightest gap", false, start, size, true, false},
+    {"size, tightest gap", false, size, width, true, false},
 };
 
 using Order = std::vector<std::uint32_t>;
 
-Order order_of(const std::vector<PlanBuffer>& buffers, const Rule& rule) {
+/// Bytes alive in the fullest section of each buffer, from the maxima of runs of 1, 2, 4, ...
+/// sections.
+std::vector<PlanBytes> crowds_of(const PlanProblem& problem) {
+  std::vector<std::vector<PlanBytes>> most(1);
+  most[0].assign(problem.sections + std::size_t{1}, 0);
+  for (const PlanBuffer& buffer : problem.buffers) {
+    for (const auto& [from, to] : buffer.spans) {
+      most[0][from] += buffer.size;
+      most[0][to] -= buffer.size;
+    }
+  }
+  std::partial_sum(most[0].begin(), most[0].end(), most[0].begin());
+  for (std::size_t run = 1; 2 * run <= most[0].size(); run *= 2) {
+    const std::vector<PlanBytes>& half = most.back();
+    std::vector<PlanBytes> whole(half.size() - run);
+    for (std::size_t s = 0; s < whole.size(); ++s) whole[s] = std::max(half[s], half[s + run]);
+    most.push_back(std::move(whole));
+  }
+  std::vector<PlanBytes> crowds(problem.buffers.size(), 0);
+  for (std::size_t b = 0; b < crowds.size(); ++b) {
+    for (const auto& [from, to] : problem.buffers[b].spans) {
+      const auto level = static_cast<std::size_t>(31 - __builtin_clz(to - from));
+      const std::size_t second = to - (std::size_t{1} << level);
+      crowds[b] = std::max({crowds[b], most[level][from], most[level][second]});
+    }
+  }
+  return crowds;
+}
+
+Order order_of(const std::vector<PlanBuffer>& buffers, const std::vector<PlanBytes>& crowds,
+               const Rule& rule) {
   Order order(buffers.size());
   std::iota(order.begin(), order.end(), 0U);
   std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    if (rule.crowded && crowds[a] != crowds[b]) return crowds[a] > crowds[b];
     const double x = rule.first(buffers[a]);
     const double y = rule.first(buffers[b]);
     return x != y ? x > y : rule.second(buffers[a]) > rule.second(buffers[b]);
@@ -179,6 +211,7 @@ GreedyPlan greedy_plan(const PlanProblem& problem, PlanBytes enough, const PlanC
                        double seconds) {
   const std::vector<PlanBuffer>& buffers = problem.buffers;
   const double limit = clock.elapsed() + seconds;
+  const std::vector<PlanBytes> crowds = crowds_of(problem);
   GreedyPlan best;
   struct Trial {
     const Rule* rule;
@@ -192,17 +225,18 @@ GreedyPlan greedy_plan(const PlanProblem& problem, PlanBytes enough, const PlanC
     best.method = trial.rule->name;
   };
   for (const Rule& rule : kRules) {
-    Trial trial{&rule, order_of(buffers, rule), {}};
-    const double until = trials.empty() ? std::numeric_limits<double>::infinity() : limit;
+    Trial trial{&rule, order_of(buffers, crowds, rule), {}};
+    const bool first = best.method.empty();
+    const double until = first ? std::numeric_limits<double>::infinity() : limit;
     // Without the first there would be no plan at all: it ignores a cancellation too.
     const PlanClock endless(until, nullptr);
-    const PlanClock& own = trials.empty() ? endless : clock;
+    const PlanClock& own = first ? endless : clock;
     if (!fill(problem, trial.order, rule.tightest, own, until, trial.plan)) return best;
     keep(trial);
     if (best.peak <= enough) return best;
-    trials.push_back(std::move(trial));
+    if (rule.mended) trials.push_back(std::move(trial));
   }
-  constexpr int kRounds = 16;
+  constexpr int kRounds = 64;
   for (int round = 0; round < kRounds; ++round) {
     for (Trial& trial : trials) {
       mend(buffers, trial.plan, enough, trial.order);
