@@ -282,6 +282,8 @@ void Heap::State::Surplus::add(State& heap, std::uint32_t unused) noexcept {
   const Segment segment = heap.space.remove_segment(unused);
   heap.segment_bytes -= segment.driver_bytes;
   addresses[count++] = segment.driver_address;
+  Recorder::note(RecordedAction::kUnmap, heap.recorded, segment.driver_address,
+                 segment.driver_bytes, kNoStream, 0, 0);
 }
 
 void Heap::State::Surplus::give(State& heap) noexcept {

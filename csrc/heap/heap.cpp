@@ -81,9 +81,18 @@ Block Heap::allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& strea
   const HeapRequest request{
       bytes, (bytes + granule - 1) & ~(granule - 1), alignment, stream.id(), account, lifetime,
       origin};
-  const Block block = allocate_slowly(request);
-  Recorder::note_now(RecordedAction::kAllocate, s.recorded, block.address, bytes, request.stream,
-                     account.id(), block.generation, origin);
+  Block block;
+  try {
+    block = allocate_slowly(request);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kOutOfMemory) {
+      Recorder::note_now(RecordedAction::kRefuse, s.recorded, 0, bytes, request.stream,
+                         account.id(), 0, origin);
+    }
+    throw;
+  }
+  Recorder::note(RecordedAction::kAllocate, s.recorded, block.address, bytes, request.stream,
+                 account.id(), block.generation, origin);
   return block;
 }
 

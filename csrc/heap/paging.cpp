@@ -124,6 +124,14 @@ std::uint32_t Heap::State::fill_window(const HeapRequest& request, const Reach& 
   stolen += result->stolen;
   if (result->stolen != 0) ++remaps;
   note_held();
+  if (result->created != 0) {
+    Recorder::note_now(RecordedAction::kMap, recorded, plan.start, result->created, request.stream,
+                       request.account.id(), 0);
+  }
+  if (result->stolen != 0) {
+    Recorder::note_now(RecordedAction::kSteal, recorded, plan.start, result->stolen, request.stream,
+                       request.account.id(), 0);
+  }
   if (result->status != kSuccess) {
     space.abandon_window(window);
     return kNoBlock;
@@ -162,7 +170,11 @@ std::uint64_t Heap::State::release_pages(std::uint64_t keep) {
     others = parked() - pages->banked_bytes();
   }
   device.check(pages->empty_bank(keep > others ? keep - others : 0), "page_release");
-  return before - held();
+  const std::uint64_t released = before - held();
+  if (released != 0) {
+    Recorder::note_now(RecordedAction::kUnmap, recorded, 0, released, kNoStream, 0, 0);
+  }
+  return released;
 }
 
 }  // namespace nbx

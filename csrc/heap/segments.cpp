@@ -72,6 +72,8 @@ std::uint32_t Heap::State::grow_segment(const HeapRequest& request, const Reach&
       segment_bytes += driver_bytes;
       created += driver_bytes;
       note_held();
+      Recorder::note_now(RecordedAction::kMap, recorded, address, driver_bytes, request.stream,
+                         request.account.id(), 0);
       const std::uint32_t id = space.take_any(home_of(request.granted), false, reach,
                                               request.granted, request.alignment);
       if (id != kNoBlock) hand_out(id, request);
@@ -100,6 +102,8 @@ std::uint64_t Heap::State::release_segments(std::uint64_t keep) {
     const Status freed = give_to_driver(segment.driver_address);
     if (status == kSuccess) status = freed;
     released += segment.driver_bytes;
+    Recorder::note_now(RecordedAction::kUnmap, recorded, segment.driver_address,
+                       segment.driver_bytes, kNoStream, 0, 0);
   }
   device.check(status, "free");
   return released;

@@ -53,6 +53,14 @@ bool Heap::State::try_fill(const HeapRequest& request, const Targets& targets, b
     if (result.stolen != 0) ++remaps;
     note_held();
   }
+  if (result.created != 0) {
+    Recorder::note_now(RecordedAction::kMap, recorded, 0, result.created, request.stream,
+                       request.account.id(), 0);
+  }
+  if (result.stolen != 0) {
+    Recorder::note_now(RecordedAction::kSteal, recorded, 0, result.stolen, request.stream,
+                       request.account.id(), 0);
+  }
   if (result.status == kAllocationRefused) {
     // Some runtimes report a refusal once more, on a later unrelated call.
     if (primitives.last_error != nullptr) primitives.last_error(device.ordinal());

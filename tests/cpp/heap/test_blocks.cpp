@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "account/account.h"
+#include "account/recorder.h"
+#include "core/error.h"
 #include "device/device.h"
 #include "heap/heap.h"
 
@@ -93,6 +95,33 @@ TEST(HeapBlocks, ReadingGoesOnWhileOthersAllocate) {
   other.join();
   heap.free(mine, 12345, root, stream.id(), 0);
 }
+
+class HeapNotesTest : public testing::TestWithParam<bool> {};
+
+TEST_P(HeapNotesTest, TheRecorderKnowsPagesAndRefusals) {
+  Account root("root", nullptr);
+  std::map<RecordedAction, int> notes;
+  Recording recording(std::uint64_t{1} << 20);
+  {
+    Heap heap(open_device(DeviceKind::kSim, 0), &root.tree_lock(), GetParam());
+    Stream& stream = default_stream(open_device(DeviceKind::kSim, 0));
+    const Block block = heap.allocate(96u << 20, 1, stream, root);
+    root.set_limit(1);
+    EXPECT_THROW(static_cast<void>(heap.allocate(2u << 20, 1, stream, root)), Error);
+    heap.free(block, 96u << 20, root, stream.id(), 0);
+    heap.trim(0);
+  }
+  for (const RecordedRun& run : recording.stop()) {
+    for (const RecordedEvent& event : run.events) ++notes[event.unpack().action];
+  }
+  EXPECT_EQ(notes[RecordedAction::kAllocate], 1);
+  EXPECT_EQ(notes[RecordedAction::kFree], 1);
+  EXPECT_EQ(notes[RecordedAction::kRefuse], 1);
+  EXPECT_GE(notes[RecordedAction::kMap], 1);
+  EXPECT_GE(notes[RecordedAction::kUnmap], 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(WithAndWithoutPages, HeapNotesTest, testing::Bool());
 
 }  // namespace
 }  // namespace nbx

@@ -279,3 +279,22 @@ def test_the_command_line_names_faults(
     assert done.returncode == 2
     assert named in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_refusals_and_pages_are_notes() -> None:
+    device, tag = "sim:0", "rec/small"
+    with record(device=device) as recording:
+        nbx.memory.trim(device)
+        large = nbx.empty((96 << 20,), dtype=nbx.uint8, device=device)
+        with (
+            nbx.memory.budget("1 MiB", device=device, tag=tag),
+            nbx.memory.tag(tag),
+            pytest.raises(nbx.OutOfMemoryError),
+        ):
+            nbx.empty((2 << 20,), dtype=nbx.uint8, device=device)
+        del large
+        nbx.memory.trim(device)
+    notes = {(note.action, note.bytes, note.text) for note in recording.trace.notes}
+    assert ("refuse", 2 << 20, tag) in notes
+    assert any(action == "map" and size > 0 for action, size, _ in notes)
+    assert any(action == "unmap" and size > 0 for action, size, _ in notes)
