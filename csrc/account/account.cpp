@@ -107,18 +107,16 @@ void Account::fold_locked(Lease& lease) noexcept {
   if (lease.account == nullptr) return;
   for (Account* account = lease.account; account != nullptr; account = account->parent_) {
     account->note_peak(&lease);
-    set(account->granted_, get(account->granted_) - lease.left);
-    set(account->requested_, get(account->requested_) - lease.requested_left);
+    set(account->granted_, get(account->granted_) - lease.left());
+    set(account->requested_, get(account->requested_) - lease.requested_left());
     set(account->objects_, get(account->objects_) + static_cast<std::uint64_t>(lease.objects));
     set(account->leased_, get(account->leased_) - lease.size);
   }
   const std::int64_t most = lease.most_spent_now(), spent = lease.spent_now();
-  lease.first = 0;
-  lease.left = lease.least_left = lease.requested_left = lease.least_requested_left = 0;
   lease.most_spent = most;
   lease.spent = spent;
   lease.spent_objects += lease.objects;
-  lease.objects = 0;
+  lease.start(0);
   lease.size = 0;
   lease.account = nullptr;
 }
@@ -154,16 +152,14 @@ void Account::grant_locked(Lease& lease, std::uint64_t size) noexcept {
   }
   lease.account = this;
   lease.size = size;
-  lease.first = size / 2;
-  lease.left = lease.least_left = lease.requested_left = lease.least_requested_left = size / 2;
+  lease.start(size / 2);
 }
 
 Account* Account::renew_locked(Lease& lease, std::uint64_t requested,
                                std::uint64_t granted) noexcept {
   // The same account again: what it was given was too little.
-  if (lease.account == this && granted <= lease.size && lease.wanted < Lease::kLargest) {
-    lease.wanted *= 2;
-  }
+  const std::uint64_t wanted = lease.account == this ? 2 * lease.wanted : lease.wanted;
+  lease.wanted = std::min(std::max(wanted, 4 * granted), Lease::kLargest);
   fold_locked(lease);
   if (Account* refused = refuses(granted)) return refused;
   const std::uint64_t size = lease_size(lease, granted);
@@ -333,8 +329,8 @@ AccountStatistics Account::figures() const {
   for (const Lease* lease = root_->leases_.load(std::memory_order_relaxed);
        get(leased_) != 0 && lease != nullptr; lease = lease->next) {
     if (lease->account == nullptr || !contains(*lease->account)) continue;
-    result.requested -= lease->requested_left;
-    result.granted -= lease->left;
+    result.requested -= lease->requested_left();
+    result.granted -= lease->left();
     result.objects += static_cast<std::uint64_t>(lease->objects.get());
     if (++leases > 1) continue;
     most_requested -= lease->least_requested_left;

@@ -62,10 +62,11 @@ Front* find_front_slowly(const void* heap) noexcept {
 // ---- sets ----------------------------------------------------------------------------------
 
 Front::Set* Front::find_set(StreamId stream) noexcept {
-  for (auto& set : sets_) {
-    if (set == nullptr || set->stream != stream) continue;
-    std::swap(sets_[0], set);
-    return sets_[0].get();
+  const StreamId key = key_of(stream);
+  for (const auto& set : sets_) {
+    if (set == nullptr || set->stream != key) continue;
+    recent_stream_ = stream;
+    return recent_ = set.get();
   }
   return nullptr;
 }
@@ -73,7 +74,7 @@ Front::Set* Front::find_set(StreamId stream) noexcept {
 Front::Set* Front::make_set(StreamId stream) noexcept {
   const StreamId key = key_of(stream);
   if (is_capture(key)) return nullptr;
-  if (Set* known = set_of(key)) return known;
+  if (Set* known = set_of(stream)) return known;
   const auto is_empty = [](const Set& set) {
     return std::all_of(set.stacks.begin(), set.stacks.end(),
                        [](const Stack& stack) { return stack.count == 0; }) &&
@@ -87,10 +88,32 @@ Front::Set* Front::make_set(StreamId stream) noexcept {
     } else if (!is_empty(*set)) {
       continue;
     }
+    recent_stream_ = ~StreamId{0};
     set->stream = key;
-    return find_set(key);
+    return find_set(stream);
   }
   return nullptr;
+}
+
+void Front::raise(Stack& stack, std::uint64_t bytes) noexcept {
+  const auto most =
+      static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bound_ / 32 / bytes, 2, Stack::kPlaces));
+  if (stack.limit >= most) return;
+  const std::uint32_t more = std::clamp(stack.limit, 2u, most - stack.limit);
+  if (allotted_ + more * bytes > bound_) return;
+  allotted_ += more * bytes;
+  stack.limit += more;
+}
+
+std::uint64_t Front::kept_bytes() const noexcept {
+  std::uint64_t bytes = exact_bytes_;
+  for (const auto& set : sets_) {
+    if (set == nullptr) continue;
+    for (std::uint32_t size_class = 0; size_class < SlotSize::kCount; ++size_class) {
+      bytes += set->stacks[size_class].count * SlotSize::granules(size_class) << granule_bits_;
+    }
+  }
+  return bytes;
 }
 
 Front::Set* Front::adopt(BlockRecord& record, const BlockUse& use) noexcept {
@@ -192,33 +215,27 @@ void Heap::State::close_fronts() noexcept {
 std::uint32_t Heap::State::take_kept(Front& front, Front::Set& set,
                                      const HeapRequest& request) noexcept {
   const std::uint64_t granted = request.granted;
-  const std::uint64_t share = std::min(Front::kLargest, request.account.root().limit() / 256);
+  const std::uint64_t share = request.account.root().limit() / 256;
   // Larger blocks that lie aside cost a small heap the order of its holes.
-  front.set_bounds(share, std::min(share, held() / 256));
-  std::uint32_t id = kNoBlock;
+  front.set_bounds(std::min(share, held() / 8), std::min(share, held() / 256));
   if (granted <= SlotSize::kLargest) {
     const std::uint32_t size_class = SlotSize::of(granted >> space.granule_bits());
     Front::Stack& stack = set.stacks[size_class];
     if (stack.count == 0 && recalls == 0) {
-      const std::uint64_t bytes = SlotSize::granules(size_class) * space.granule();
-      const std::uint64_t most = std::min(front.room(bytes), 4 * SlotSize::kLargest) / bytes;
-      const auto count =
-          static_cast<std::uint32_t>(std::clamp<std::uint64_t>(most, 1, Front::kBatch));
-      stack.count = slabs.take(size_class, request.stream, count, stack.ids);
-      std::reverse(stack.ids, stack.ids + stack.count);
-      front.count(bytes, stack.count);
+      front.raise(stack, SlotSize::granules(size_class) * space.granule());
+      const std::uint32_t count =
+          slabs.take(size_class, request.stream, std::max(stack.limit / 2, 1u), stack.ids);
+      std::reverse(stack.ids, stack.ids + count);
+      stack.count = count;
     }
-    if (stack.count != 0) id = stack.ids[--stack.count];
-  } else {
-    Front::Exact& exact = front.exact_of(set, granted);
-    if (exact.bytes == granted && exact.count != 0) {
-      id = exact.ids[--exact.count];
-    } else if (exact.bytes != granted) {
-      forget(front, exact, granted);
-    }
+    return stack.count != 0 ? stack.pop() : kNoBlock;
   }
-  if (id != kNoBlock) front.uncount(space.record(id).bytes);
-  return id;
+  Front::Exact& exact = front.exact_of(set, granted);
+  if (exact.bytes != granted) {
+    forget(front, exact, granted);
+    return kNoBlock;
+  }
+  return exact.count != 0 ? front.pop(exact) : kNoBlock;
 }
 
 /// Another size was asked for: a place belongs to the size that comes most often.
@@ -227,41 +244,36 @@ void Heap::State::forget(Front& front, Front::Exact& exact, std::uint64_t bytes)
     --exact.credit;
     return;
   }
-  while (exact.count != 0) {
-    const std::uint32_t id = exact.ids[--exact.count];
-    front.uncount(space.record(id).bytes);
-    static_cast<void>(return_kept(id));
-  }
+  while (exact.count != 0) static_cast<void>(return_kept(front.pop(exact)));
   exact.bytes = bytes;
   exact.credit = 1;
 }
 
 bool Heap::State::keep(Front& front, std::uint32_t id, const BlockUse& use, Surplus* surplus) {
   BlockRecord& record = space.record(id);
-  if (recalls != 0 || record.bytes > Front::kLargest || front.room(record.bytes) < record.bytes)
-    return false;
+  if (recalls != 0 || record.bytes > Front::kLargest) return false;
   Front::Set* set = front.adopt(record, use);
   if (set == nullptr) return false;
-  if (front.granted_of(record.requested()) > SlotSize::kLargest) {
+  if (record.bytes > SlotSize::kLargest) {
     Front::Exact& exact = front.exact_of(*set, record.bytes);
-    if (exact.bytes != record.bytes || exact.count == Front::Exact::kPlaces) return false;
-    front.hide(record);
-    exact.ids[exact.count++] = id;
+    if (exact.bytes != record.bytes || !front.has_room(exact)) return false;
+    Front::hide(record);
+    front.push(exact, id);
     return true;
   }
   Front::Stack* stack = front.stack_for(*set, record.bytes);
   if (stack == nullptr) return false;
-  if (stack->count == Front::Stack::kPlaces) {
+  if (stack->is_full()) front.raise(*stack, record.bytes);
+  if (stack->is_full()) {
     // The oldest go, the newest are warm.
-    for (std::uint32_t i = 0; i < Front::kBatch; ++i) {
-      front.uncount(space.record(stack->ids[i]).bytes);
-      surplus->add(*this, return_kept(stack->ids[i]));
-    }
-    std::copy(stack->ids + Front::kBatch, stack->ids + stack->count, stack->ids);
-    stack->count -= Front::kBatch;
+    const std::uint32_t half = stack->limit / 2;
+    if (half == 0) return false;
+    for (std::uint32_t i = 0; i < half; ++i) surplus->add(*this, return_kept(stack->ids[i]));
+    std::copy(stack->ids + half, stack->ids + stack->count, stack->ids);
+    stack->count -= half;
   }
-  front.hide(record);
-  stack->ids[stack->count++] = id;
+  Front::hide(record);
+  stack->push(id);
   return true;
 }
 
@@ -392,7 +404,7 @@ std::uint64_t Heap::State::kept_bytes() const noexcept {
   std::uint64_t bytes = 0;
   for (const Front* front = fronts.load(std::memory_order_acquire); front != nullptr;
        front = front->next_of_heap) {
-    bytes += front->cached_bytes();
+    bytes += front->kept_bytes();
   }
   return bytes;
 }

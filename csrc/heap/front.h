@@ -10,6 +10,7 @@
 #include "account/recorder.h"
 #include "heap/records.h"
 #include "heap/slabs.h"
+#include "pages/pages.h"
 
 namespace nbx {
 
@@ -20,8 +21,9 @@ namespace nbx {
 /// to others once they hold that lock and have closed the gate.
 class Front {
  public:
-  static constexpr std::uint64_t kLargest = std::uint64_t{1} << 20;  // bytes of a cached block
-  static constexpr std::uint32_t kBatch = 8;                         // blocks moved at a time
+  static constexpr std::uint64_t kLargest = std::uint64_t{1} << 20;   // bytes of a cached block
+  static constexpr std::uint64_t kMostKept = std::uint64_t{8} << 20;  // bytes
+  static constexpr std::uint32_t kBatch = 8;                          // blocks moved at a time
   static constexpr std::uint32_t kMostCredit = 8;  // misses until a size is forgotten
 
   using Retire = void (*)(void* heap, Front& front) noexcept;
@@ -31,6 +33,7 @@ class Front {
         retire(retirement),
         records_(records),
         granule_bits_(granule_bits),
+        mask_((std::uint64_t{1} << granule_bits) - 1),
         host_(is_host),
         lease_(owned) {}
   Front(const Front&) = delete;
@@ -40,36 +43,42 @@ class Front {
   void leave() noexcept { lease_.gate.leave(); }
   [[nodiscard]] Lease& lease() noexcept { return lease_; }
   [[nodiscard]] const Lease& lease() const noexcept { return lease_; }
-  [[nodiscard]] std::uint64_t cached_bytes() const noexcept { return cached_[0] + cached_[1]; }
-  /// At most this much is kept in slots, and as much in larger blocks.
-  void set_bounds(std::uint64_t slots, std::uint64_t larger) noexcept {
-    bounds_[0] = slots;
-    bounds_[1] = larger;
-  }
+  /// Bytes of the blocks kept; exact while the thread rests.
+  [[nodiscard]] std::uint64_t kept_bytes() const noexcept;
 
-  /// A cached block for the stream, counted and marked as handed out; kNoBlock if there is none or
-  /// the lease does not cover it.
-  [[nodiscard]] std::uint32_t take(StreamId stream, std::uint64_t bytes, Account& account,
-                                   std::uint32_t origin) noexcept {
-    Set* set = set_of(key_of(stream));
-    if (set == nullptr || lease_.account != &account) return kNoBlock;
+  /// True for requests that blocks in a front could serve.
+  [[nodiscard]] bool serves(std::uint64_t bytes, std::uint64_t alignment,
+                            Lifetime lifetime) const noexcept {
+    return bytes - 1 < kLargest && alignment - 1 <= mask_ && (alignment & (alignment - 1)) == 0 &&
+           lifetime == Lifetime::kTransient;
+  }
+  /// A cached block for the stream, counted and marked as handed out, and its name; null if there
+  /// is none or the lease does not cover it.
+  [[nodiscard]] BlockRecord* take(StreamId stream, std::uint64_t bytes, Account& account,
+                                  std::uint32_t origin, std::uint32_t* id) noexcept {
+    if (lease_.account != &account) return nullptr;
+    Set* set = recent_;
+    if (stream != recent_stream_) [[unlikely]] {
+      set = find_set(stream);
+      if (set == nullptr) return nullptr;
+    }
     const std::uint64_t granted = granted_of(bytes);
-    std::uint32_t id = kNoBlock;
+    std::uint32_t found = kNoBlock;
     if (granted <= SlotSize::kLargest) [[likely]] {
-      Stack& stack = set->stacks[SlotSize::of(granted >> granule_bits_)];
-      if (stack.count == 0 || !lease_.charge(bytes, granted)) return kNoBlock;
-      id = stack.ids[--stack.count];
+      Stack& stack = set->stacks[kSlotSizeTable[granted >> granule_bits_]];
+      if (stack.count == 0 || !lease_.charge(bytes, granted)) return nullptr;
+      found = stack.pop();
     } else {
       Exact& exact = exact_of(*set, granted);
       if (exact.bytes != granted || exact.count == 0 || !lease_.charge(bytes, granted)) {
-        return kNoBlock;
+        return nullptr;
       }
-      id = exact.ids[--exact.count];
+      found = pop(exact);
     }
-    BlockRecord& record = records_[id];
-    uncount(record.bytes);
+    BlockRecord& record = records_[found];
+    *id = found;
     mark(record, bytes, account, origin);
-    return id;
+    return &record;
   }
 
   /// Keeps a live block of this handle for its stream and counts it as given back; false if that
@@ -78,17 +87,48 @@ class Front {
                           const BlockUse& use) noexcept {
     if (!records_.holds(id) || lease_.account != &account) return false;
     BlockRecord& record = records_[id];
-    return record.state == BlockState::kLive && record.generation == generation &&
-           keep(id, record, use);
+    if (record.state != BlockState::kLive || record.generation != generation) return false;
+    // Work of a second stream, or of a graph, is for the slow path to look at.
+    const StreamId stream = record.stream;
+    const bool simple = use.stream == stream || (use.stream == kNoStream && use.ticket == 0);
+    if (!simple || record.lane >= kHomes) return false;
+    Set* set = recent_;
+    if (stream != recent_stream_) [[unlikely]] {
+      set = find_set(stream);
+      if (set == nullptr) return false;
+    }
+    const std::uint64_t requested = record.requested(), bytes = record.bytes;
+    if (bytes <= SlotSize::kLargest) [[likely]] {
+      Stack* stack = stack_for(*set, bytes);
+      if (stack == nullptr || stack->is_full()) return false;
+      if (!lease_.refund(requested, granted_of(requested))) return false;
+      stack->push(id);
+    } else if (!keep_exact(*set, id, requested, bytes)) {
+      return false;
+    }
+    if (use.ticket > record.ticket) record.ticket = use.ticket;
+    hide(record);
+    return true;
   }
 
-  // ---- with the heap's lock held
-  // -----------------------------------------------------------------
+  // ---- with the heap's lock held ---------------------------------------------------------------
+
   /// Blocks of one class and stream.
   struct Stack {
-    static constexpr std::uint32_t kPlaces = 2 * kBatch;
-    std::uint32_t count = 0;
+    static constexpr std::uint32_t kPlaces = 16;
+    Relaxed<std::uint32_t> count;
+    std::uint32_t limit = 0;  // grows with use, as far as the front's bound allows
     std::uint32_t ids[kPlaces];
+
+    [[nodiscard]] bool is_full() const noexcept { return count >= limit; }
+    [[nodiscard]] std::uint32_t pop() noexcept {
+      count -= 1;
+      return ids[count];
+    }
+    void push(std::uint32_t id) noexcept {
+      ids[count] = id;
+      count += 1;
+    }
   };
   /// Blocks of one size, which is forgotten when others come more often.
   struct Exact {
@@ -106,8 +146,8 @@ class Front {
 
   /// The set of the stream; null if it has none.
   [[nodiscard]] Set* set_of(StreamId stream) noexcept {
-    if (sets_[0] != nullptr && sets_[0]->stream == stream) [[likely]]
-      return sets_[0].get();
+    if (stream == recent_stream_) [[likely]]
+      return recent_;
     return find_set(stream);
   }
   /// The same, made if there is room; a set that is empty is given to another stream.
@@ -119,27 +159,34 @@ class Front {
   /// Where a free block of these bytes belongs; null if its size is no class's.
   [[nodiscard]] Stack* stack_for(Set& set, std::uint64_t bytes) const noexcept {
     const std::uint64_t granules = bytes >> granule_bits_;
-    const std::uint32_t size_class = SlotSize::of(granules);
-    return SlotSize::granules(size_class) == granules ? &set.stacks[size_class] : nullptr;
+    const std::uint8_t size_class = kSlotSizeTable[granules];
+    return kSlotGranules[size_class] == granules ? &set.stacks[size_class] : nullptr;
   }
-  [[nodiscard]] std::uint64_t room(std::uint64_t bytes) const noexcept {
-    const std::uint64_t cached = cached_[bytes > SlotSize::kLargest];
-    const std::uint64_t bound = bounds_[bytes > SlotSize::kLargest];
-    return bound > cached ? bound - cached : 0;
+  [[nodiscard]] std::uint32_t pop(Exact& exact) noexcept {
+    exact_bytes_ -= exact.bytes;
+    return exact.ids[--exact.count];
   }
-  void count(std::uint64_t each, std::uint64_t blocks) noexcept {
-    cached_[each > SlotSize::kLargest] += each * blocks;
+  [[nodiscard]] bool has_room(const Exact& exact) const noexcept {
+    return exact.count < Exact::kPlaces && exact_bytes_ + exact.bytes <= exact_bound_;
   }
-  void uncount(std::uint64_t bytes) noexcept { cached_[bytes > SlotSize::kLargest] -= bytes; }
+  void push(Exact& exact, std::uint32_t id) noexcept {
+    exact_bytes_ += exact.bytes;
+    exact.ids[exact.count++] = id;
+  }
+  /// At most this much is kept in stacks, and in blocks by exact size.
+  void set_bounds(std::uint64_t stacks, std::uint64_t exact) noexcept {
+    bound_ = stacks < kMostKept ? stacks : kMostKept;
+    exact_bound_ = exact < kMostKept ? exact : kMostKept;
+  }
+  /// Lets a stack of blocks of `bytes` hold more, as far as all stacks together may.
+  void raise(Stack& stack, std::uint64_t bytes) noexcept;
   /// A freed block is kept: its handles are void.
-  void hide(BlockRecord& record) noexcept {
+  static void hide(BlockRecord& record) noexcept {
     record.generation += 1;
     record.state = BlockState::kCached;
-    count(record.bytes, 1);
   }
   [[nodiscard]] std::uint64_t granted_of(std::uint64_t bytes) const noexcept {
-    const std::uint64_t granule = std::uint64_t{1} << granule_bits_;
-    return (bytes + granule - 1) & ~(granule - 1);
+    return (bytes + mask_) & ~mask_;
   }
   static void mark(BlockRecord& record, std::uint64_t bytes, const Account& account,
                    std::uint32_t origin) noexcept {
@@ -157,17 +204,18 @@ class Front {
     for (const auto& set : sets_) {
       if (set == nullptr) continue;
       for (Stack& stack : set->stacks) {
-        while (stack.count != 0) visit(stack.ids[--stack.count]);
+        while (stack.count != 0) visit(stack.pop());
+        stack.limit = 0;
       }
       for (Exact& exact : set->exact) {
-        while (exact.count != 0) visit(exact.ids[--exact.count]);
+        while (exact.count != 0) visit(pop(exact));
       }
     }
-    cached_[0] = cached_[1] = 0;
+    allotted_ = 0;
   }
 
-  // ---- who holds it
-  // ------------------------------------------------------------------------------
+  // ---- who holds it ----------------------------------------------------------------------------
+
   /// A thread holds it, until that ends; then it waits for another one. The heap may go first.
   enum class Holder : std::uint8_t { kThread, kEnding, kNobody, kOrphan };
   std::atomic<Holder> holder{Holder::kThread};
@@ -185,37 +233,26 @@ class Front {
   [[nodiscard]] StreamId key_of(StreamId stream) const noexcept {
     return host_ && !is_capture(stream) ? kNoStream : stream;
   }
-  [[nodiscard]] bool keep(std::uint32_t id, BlockRecord& record, const BlockUse& use) noexcept {
-    const std::uint64_t requested = record.requested(), bytes = record.bytes;
-    // Work of a second stream, or of a graph, is for the slow path to look at.
-    const bool simple = use.stream == record.stream || (use.stream == kNoStream && use.ticket == 0);
-    if (!simple || record.lane >= kHomes || bytes > kLargest || room(bytes) < bytes) return false;
-    Set* set = set_of(key_of(record.stream));
-    if (set == nullptr) return false;
-    const std::uint64_t granted = granted_of(requested);
-    if (granted <= SlotSize::kLargest) [[likely]] {
-      Stack* stack = stack_for(*set, bytes);
-      if (stack == nullptr || stack->count == Stack::kPlaces) return false;
-      if (!lease_.refund(requested, granted)) return false;
-      stack->ids[stack->count++] = id;
-    } else {
-      Exact& exact = exact_of(*set, bytes);
-      if (exact.bytes != bytes || exact.count == Exact::kPlaces) return false;
-      if (!lease_.refund(requested, granted)) return false;
-      if (exact.credit < kMostCredit) ++exact.credit;
-      exact.ids[exact.count++] = id;
-    }
-    if (use.ticket > record.ticket) record.ticket = use.ticket;
-    hide(record);
+  [[nodiscard]] bool keep_exact(Set& set, std::uint32_t id, std::uint64_t requested,
+                                std::uint64_t bytes) noexcept {
+    if (bytes > kLargest) return false;
+    Exact& exact = exact_of(set, bytes);
+    if (exact.bytes != bytes || !has_room(exact) || !lease_.refund(requested, bytes)) return false;
+    if (exact.credit < kMostCredit) ++exact.credit;
+    push(exact, id);
     return true;
   }
 
   RecordTable& records_;
   const std::uint32_t granule_bits_;
+  const std::uint64_t mask_;  // of the bytes below a granule
   const bool host_;
   Lease& lease_;
-  Relaxed<std::uint64_t> cached_[2];  // slots, larger blocks
-  std::uint64_t bounds_[2] = {kLargest, 0};
+  StreamId recent_stream_ = ~StreamId{0};
+  Set* recent_ = nullptr;
+  Relaxed<std::uint64_t> exact_bytes_;
+  std::uint64_t allotted_ = 0;  // bytes that the stacks may hold
+  std::uint64_t bound_ = 0, exact_bound_ = 0;
   std::array<std::unique_ptr<Set>, kSets> sets_;
 };
 

@@ -62,43 +62,48 @@ Block Heap::allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& strea
                      Lifetime lifetime) {
   State& s = *state_;
   const std::uint32_t origin = Recorder::origin();
+  const StreamId name = stream.id();
   Front* front = find_front(&s);
-  if (front != nullptr && s.may_keep(bytes, alignment, lifetime) && front->enter()) [[likely]] {
-    const StreamId name = stream.id();
-    const std::uint32_t id = front->take(name, bytes, account, origin);
-    if (id != kNoBlock) [[likely]] {
-      const Block block = s.block_of(id);
-      front->leave();
-      Recorder::note(RecordedAction::kAllocate, s.recorded, block.address, bytes, name,
-                     account.id(), block.generation, origin);
-      return block;
-    }
+  Block block;
+  BlockRecord* record = nullptr;
+  if (front != nullptr && front->serves(bytes, alignment, lifetime) && front->enter()) [[likely]] {
+    record = front->take(name, bytes, account, origin, &block.id);
     front->leave();
   }
-  check_alignment(alignment);
-  const std::uint64_t granule = s.space.granule();
-  // A sum that wraps is refused before it is used.
-  const HeapRequest request{
-      bytes, (bytes + granule - 1) & ~(granule - 1), alignment, stream.id(), account, lifetime,
-      origin};
-  Block block;
-  try {
-    block = allocate_slowly(request);
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kOutOfMemory) {
-      Recorder::note_now(RecordedAction::kRefuse, s.recorded, 0, bytes, request.stream,
-                         account.id(), 0, origin);
-    }
-    throw;
+  if (record == nullptr) [[unlikely]] {
+    block = allocate_slowly(HeapRequest{bytes, bytes, alignment, name, account, lifetime, origin});
+    return block;
   }
-  Recorder::note(RecordedAction::kAllocate, s.recorded, block.address, bytes, request.stream,
-                 account.id(), block.generation, origin);
+  block.address = record->address;
+  block.granted = front->granted_of(bytes);
+  block.generation = record->generation;
+  Recorder::note(RecordedAction::kAllocate, s.recorded, block.address, bytes, name, account.id(),
+                 block.generation, origin);
   return block;
 }
 
-Block Heap::allocate_slowly(const HeapRequest& request) {
+Block Heap::allocate_slowly(HeapRequest request) {
   State& s = *state_;
-  if (request.bytes > kMaximumBytes) throw refusal(s.figures(request));
+  check_alignment(request.alignment);
+  Block block;
+  try {
+    if (request.bytes > kMaximumBytes) throw refusal(s.figures(request));
+    request.granted = round_up(request.bytes, s.space.granule());
+    block = allocate_locked(request);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kOutOfMemory) {
+      Recorder::note_now(RecordedAction::kRefuse, s.recorded, 0, request.bytes, request.stream,
+                         request.account.id(), 0, request.origin);
+    }
+    throw;
+  }
+  Recorder::note(RecordedAction::kAllocate, s.recorded, block.address, request.bytes,
+                 request.stream, request.account.id(), block.generation, request.origin);
+  return block;
+}
+
+Block Heap::allocate_locked(const HeapRequest& request) {
+  State& s = *state_;
   Account& account = request.account;
   const bool shared = &account.tree_lock() == &s.lock;
   Front* const front = s.front_for(account);
@@ -107,7 +112,7 @@ Block Heap::allocate_slowly(const HeapRequest& request) {
     bool charged = false;
     const std::lock_guard<ShortLock> guard(s.lock);
     Front::Set* set = nullptr;
-    if (front != nullptr && s.may_keep(request.bytes, request.alignment, request.lifetime)) {
+    if (front != nullptr && front->serves(request.bytes, request.alignment, request.lifetime)) {
       set = front->make_set(request.stream);
     }
     if (shared) refused = s.admit(front, request, &charged);
@@ -264,14 +269,14 @@ void Heap::release_capture(std::uint32_t capture, const BlockUse& use) {
   state_->space.release_capture(capture, use);
 }
 
-std::uint64_t Heap::add_reclaimer(double cost, Reclaimer reclaimer) {
+std::uint64_t Heap::add_reclaimer(double cost, Reclaimer reclaimer, const Account* account) {
   const auto call = std::make_shared<Reclaimer>(std::move(reclaimer));
   const std::lock_guard<ShortLock> guard(state_->lock);
   auto& known = state_->reclaimers;
   const auto after = std::find_if(known.begin(), known.end(),
                                   [&](const auto& other) { return other.cost > cost; });
   const std::uint64_t number = state_->next_number++;
-  known.insert(after, State::KnownReclaimer{cost, number, call});
+  known.insert(after, State::KnownReclaimer{cost, number, call, account});
   return number;
 }
 

@@ -121,8 +121,10 @@ class Heap {
   void end_capture(std::uint32_t capture) noexcept;
   void release_capture(std::uint32_t capture, const BlockUse& use);
 
-  /// Asked in order of `cost` before a request is refused. Returns a number to remove it by.
-  std::uint64_t add_reclaimer(double cost, Reclaimer reclaimer);
+  /// Asked in order of `cost` before a request is refused; those of an `account` that is above its
+  /// soft limit come first. The account lives as long as the heap. Returns a number to remove it
+  /// by.
+  std::uint64_t add_reclaimer(double cost, Reclaimer reclaimer, const Account* account = nullptr);
   void remove_reclaimer(std::uint64_t number);
 
   void set_options(const HeapOptions& options);
@@ -162,7 +164,8 @@ class Heap {
  private:
   friend class ReservedBlock;
   struct State;
-  [[nodiscard]] Block allocate_slowly(const HeapRequest& request);
+  [[nodiscard]] Block allocate_slowly(HeapRequest request);
+  [[nodiscard]] Block allocate_locked(const HeapRequest& request);
   [[nodiscard]] Block allocate_growing(const HeapRequest& request, Account* refused);
   std::unique_ptr<State> state_;
 };

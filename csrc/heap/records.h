@@ -31,7 +31,7 @@ struct alignas(64) BlockRecord {
   std::uint64_t bytes = 0;
   Relaxed<Ticket> ticket;    // newest work that may still use the bytes
   Relaxed<StreamId> stream;  // the stream of `ticket`
-  // Neighbours in the segment; of a slot: its slab's number, and its place there.
+  // Neighbours in the segment; of a slot: its slab's number, and its class.
   std::uint32_t previous = kNoBlock, next = kNoBlock;
   Relaxed<std::uint32_t> bin_previous{kNoBlock}, bin_next{kNoBlock};
   Relaxed<std::uint32_t> generation{1};
@@ -54,9 +54,10 @@ struct alignas(64) BlockRecord {
   /// A slot of a slab: no block is its neighbour.
   [[nodiscard]] bool is_slot() const noexcept { return (previous & kSlotBit) != 0; }
   [[nodiscard]] std::uint32_t slab() const noexcept { return previous & ~kSlotBit; }
-  void set_slot(std::uint32_t number, std::uint32_t place) noexcept {
+  [[nodiscard]] std::uint32_t size_class() const noexcept { return next; }
+  void set_slot(std::uint32_t number, std::uint32_t slot_class) noexcept {
     previous = number | kSlotBit;
-    next = place;
+    next = slot_class;
   }
   static constexpr std::uint32_t kSlotBit = std::uint32_t{1} << 31;  // no block's number has it
 };

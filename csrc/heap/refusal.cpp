@@ -95,7 +95,7 @@ std::string proven(const RefusalFigures& f) {
     add("once the graphs that keep " + format_bytes(f.advice->frozen) + " are released");
   }
   if (const std::uint64_t piece = f.advice->would_fit; piece != 0 && piece < f.granted) {
-    const std::uint64_t pieces = (f.granted + piece - 1) / piece;
+    const std::uint64_t pieces = f.granted / piece + (f.granted % piece != 0 ? 1 : 0);
     add("in " + std::to_string(pieces) + " pieces of " +
         format_bytes((f.requested + pieces - 1) / pieces));
   }

@@ -111,6 +111,7 @@ void Heap::State::poll() {
     const std::lock_guard<ShortLock> guard(lock);
     space.complete(stream, completed);
   }
+  fold_slabs();
 }
 
 /// Waits for the work that keeps freed blocks; false if there was none.
@@ -128,6 +129,7 @@ bool Heap::State::wait_for_pending() {
     const std::lock_guard<ShortLock> guard(lock);
     space.complete(use.stream, use.ticket);
   }
+  fold_slabs();
   return !uses.empty();
 }
 
@@ -138,6 +140,9 @@ bool Heap::State::reclaim(std::uint64_t bytes, const std::function<bool()>& enou
     const std::lock_guard<ShortLock> guard(lock);
     calls = reclaimers;
   }
+  std::stable_partition(calls.begin(), calls.end(), [](const KnownReclaimer& known) {
+    return known.account != nullptr && known.account->granted() > known.account->soft_limit();
+  });
   reclaiming = true;
   bool done = false;
   for (const KnownReclaimer& known : calls) {

@@ -78,7 +78,8 @@ std::uint32_t Slabs::make_slab(std::uint32_t size_class, StreamId stream) noexce
     return 0;
   }
   const std::uint64_t slot_bytes = SlotSize::granules(size_class) * space_.granule();
-  const auto most = static_cast<std::uint32_t>(kSlabBytes / slot_bytes);
+  const auto most =
+      static_cast<std::uint32_t>(std::max(kSlabBytes / slot_bytes, std::uint64_t{kLeastSlots}));
   const std::uint32_t slots = std::min(most, std::max(kFewSlots, wanted_[size_class]));
   std::uint32_t number = 0;
   try {
@@ -127,7 +128,7 @@ void Slabs::cut(std::uint32_t number) noexcept {
     slot.bytes = bytes;
     slot.stream = slab.stream;
     slot.ticket = slab.newest;
-    slot.set_slot(number, place);
+    slot.set_slot(number, slab.size_class);
     slot.segment = block.segment;
     slot.lane = block.home;
     slot.home = block.home;

@@ -15,8 +15,8 @@ class Space;
 
 /// Sizes of slots, in granules: each up to 8, from there on 8 in each power of two.
 struct SlotSize {
-  static constexpr std::uint64_t kLargest = std::uint64_t{16} << 10;  // bytes
-  static constexpr std::uint32_t kCount = 48;
+  static constexpr std::uint64_t kLargest = std::uint64_t{64} << 10;  // bytes
+  static constexpr std::uint32_t kCount = 64;
 
   /// The class of the smallest slots that hold this many granules, which are at least 1.
   [[nodiscard]] static constexpr std::uint32_t of(std::uint64_t granules) noexcept {
@@ -25,11 +25,27 @@ struct SlotSize {
     const int shift = 60 - __builtin_clzll(last);
     return static_cast<std::uint32_t>(shift << 3) + static_cast<std::uint32_t>(last >> shift);
   }
+  /// `of` for every size that any device's slots have, by granules.
+  static constexpr std::size_t kTableSize = (kLargest >> 6) + 1;
+  [[nodiscard]] static constexpr std::array<std::uint8_t, kTableSize> make_table() noexcept {
+    std::array<std::uint8_t, kTableSize> table{};
+    for (std::size_t i = 1; i < kTableSize; ++i) table[i] = static_cast<std::uint8_t>(of(i));
+    return table;
+  }
   [[nodiscard]] static constexpr std::uint64_t granules(std::uint32_t size_class) noexcept {
     if (size_class < 8) return size_class + 1;
     return std::uint64_t{(size_class & 7) + 9} << ((size_class >> 3) - 1);
   }
 };
+
+inline constexpr auto kSlotSizeTable = SlotSize::make_table();
+inline constexpr auto kSlotGranules = [] {
+  std::array<std::uint16_t, SlotSize::kCount> table{};
+  for (std::uint32_t i = 0; i < SlotSize::kCount; ++i) {
+    table[i] = static_cast<std::uint16_t>(SlotSize::granules(i));
+  }
+  return table;
+}();
 
 /// A slab serves one stream at a time: its free slots may be touched by work of that stream alone.
 ///
@@ -87,9 +103,10 @@ class Slabs {
     StreamId capture;
   };
   static constexpr std::uint64_t kSlabBytes = std::uint64_t{64} << 10;
-  static constexpr std::uint32_t kFewSlots = 8;
-  static constexpr std::uint32_t kHeapFirst = 4;  // blocks that a class has of the heap itself
-  static constexpr int kLooked = 16;              // slabs looked at for one of the right stream
+  static constexpr std::uint32_t kFewSlots = 8;    // of a first slab
+  static constexpr std::uint32_t kLeastSlots = 4;  // however large they are
+  static constexpr std::uint32_t kHeapFirst = 4;   // blocks that a class has of the heap itself
+  static constexpr int kLooked = 16;               // slabs looked at for one of the right stream
 
   [[nodiscard]] static bool is_empty(const Slab& slab) noexcept { return slab.free == slab.slots; }
   [[nodiscard]] std::uint32_t find_slab(std::uint32_t size_class, StreamId stream) const noexcept;

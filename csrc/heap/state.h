@@ -87,12 +87,6 @@ struct Heap::State {
   }
 
   // Fronts (front.cpp). The lock is not held:
-  /// True for requests that blocks in a front could serve.
-  [[nodiscard]] bool may_keep(std::uint64_t bytes, std::uint64_t alignment,
-                              Lifetime lifetime) const noexcept {
-    return bytes - 1 < Front::kLargest && alignment - 1 < space.granule() &&
-           (alignment & (alignment - 1)) == 0 && lifetime == Lifetime::kTransient;
-  }
   /// The calling thread's front, made on first use; null for an account whose tree has another
   /// lock, when the thread is ending, or without memory for one.
   [[nodiscard]] Front* front_for(Account& account) noexcept;
@@ -127,6 +121,11 @@ struct Heap::State {
   };
   [[nodiscard]] std::uint32_t take_kept(Front& front, Front::Set& set,
                                         const HeapRequest& request) noexcept;
+  /// While all is recalled, slabs that became empty go back as well. The lock is not held.
+  void fold_slabs() noexcept {
+    const std::lock_guard<ShortLock> guard(lock);
+    if (recalls != 0 && slabs.has_empty()) slabs.fold([](std::uint32_t) {});
+  }
   void forget(Front& front, Front::Exact& exact, std::uint64_t bytes) noexcept;
   [[nodiscard]] bool keep(Front& front, std::uint32_t id, const BlockUse& use, Surplus* surplus);
   std::uint32_t return_kept(std::uint32_t id) noexcept;
@@ -275,6 +274,7 @@ struct Heap::State {
     double cost;
     std::uint64_t number;
     std::shared_ptr<Reclaimer> call;
+    const Account* account;  // null: of none
   };
   std::vector<KnownReclaimer> reclaimers;  // in order of cost
   std::uint64_t next_number = 1;           // of reclaimers and captures

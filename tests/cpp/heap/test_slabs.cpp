@@ -1,0 +1,178 @@
+// Slots of slabs: sizes, the streams that a slab serves, when it goes back to the heap.
+#include "heap/slabs.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "fake_device.h"
+#include "heap/space.h"
+
+namespace nbx {
+namespace {
+
+using testing::fresh_seed;
+
+TEST(SlotSize, EverySizeHasTheSmallestClassThatHoldsIt) {
+  std::uint64_t former = 0;
+  for (std::uint32_t size_class = 0; size_class < SlotSize::kCount; ++size_class) {
+    const std::uint64_t granules = SlotSize::granules(size_class);
+    ASSERT_GT(granules, former);
+    for (std::uint64_t size = former + 1; size <= granules; ++size) {
+      ASSERT_EQ(SlotSize::of(size), size_class) << size;
+      ASSERT_EQ(kSlotSizeTable[size], size_class) << size;
+    }
+    // At most an eighth is lost.
+    ASSERT_LE((granules - former - 1) * 8, granules) << size_class;
+    former = granules;
+  }
+  EXPECT_EQ(former * 64, SlotSize::kLargest);
+}
+
+class SlabsTest : public ::testing::Test {
+ protected:
+  static constexpr DeviceAddress kBase = std::uint64_t{1} << 32;
+  static constexpr std::uint64_t kBytes = std::uint64_t{1} << 20;
+  Space space{8};
+  Slabs slabs{space};
+
+  SlabsTest() {
+    space.attach(slabs);
+    Segment segment;
+    segment.driver_address = segment.base = kBase;
+    segment.driver_bytes = segment.bytes = kBytes;
+    space.add_segment(std::move(segment));
+    // A class has slabs from its fifth request on.
+    for (std::uint32_t size_class = 0; size_class < SlotSize::kCount; ++size_class) {
+      std::uint32_t ids[1];
+      for (int i = 0; i < 4; ++i) EXPECT_EQ(slabs.take(size_class, 1, 1, ids), 0u);
+    }
+  }
+  std::vector<std::uint32_t> take(std::uint32_t size_class, StreamId stream, std::uint32_t count) {
+    std::vector<std::uint32_t> ids(count);
+    ids.resize(slabs.take(size_class, stream, count, ids.data()));
+    return ids;
+  }
+  void give(std::uint32_t id, StreamId stream, Ticket ticket) {
+    space.record(id).stream = stream;
+    space.record(id).ticket = ticket;
+    slabs.give(id);
+  }
+};
+
+TEST_F(SlabsTest, SlotsLieSideBySideAndAreFoundByAddress) {
+  const auto ids = take(3, 1, 8);
+  ASSERT_EQ(ids.size(), 8u);
+  std::set<DeviceAddress> addresses;
+  for (const std::uint32_t id : ids) {
+    const BlockRecord& slot = space.record(id);
+    EXPECT_TRUE(slot.is_slot());
+    EXPECT_EQ(slot.bytes, 4u * 256);
+    addresses.insert(slot.address);
+    EXPECT_EQ(space.find(slot.address + 5), kNoBlock);  // nobody holds it yet
+    space.record(id).state = BlockState::kLive;
+    EXPECT_EQ(space.find(slot.address), id);
+    EXPECT_EQ(space.find(slot.address + 1023), id);
+  }
+  ASSERT_EQ(addresses.size(), 8u);
+  EXPECT_EQ(*addresses.rbegin() - *addresses.begin(), 7u * 1024);
+}
+
+TEST_F(SlabsTest, ASecondEmptySlabGoesBackAndTheLastOneWhenFolded) {
+  const auto first = take(0, 1, 8);
+  const auto second = take(0, 1, 16);
+  ASSERT_EQ(second.size(), 16u);
+  const std::uint64_t hole = space.largest_hole();
+  for (const std::uint32_t id : first) give(id, 1, 0);
+  EXPECT_TRUE(slabs.has_empty());
+  EXPECT_EQ(space.largest_hole(), hole);
+  for (const std::uint32_t id : second) give(id, 1, 0);
+  slabs.fold([](std::uint32_t) {});
+  EXPECT_FALSE(slabs.has_empty());
+  EXPECT_EQ(space.largest_hole(), kBytes);
+  for (const std::uint32_t id : first) EXPECT_FALSE(space.is_live(id, space.record(id).generation));
+}
+
+TEST_F(SlabsTest, AnotherStreamHasASlotOnlyOnceItsWorkIsOver) {
+  const auto ids = take(2, 1, 8);
+  for (const std::uint32_t id : ids) give(id, 1, 7);
+  const auto others = take(2, 2, 16);  // a slab of its own
+  for (const std::uint32_t id : others) {
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), id), 0);
+    EXPECT_EQ(space.record(id).ticket, 0u);
+  }
+  const auto again = take(2, 1, 1);  // its own stream has one at once, with the ticket
+  ASSERT_EQ(std::count(ids.begin(), ids.end(), again.at(0)), 1);
+  EXPECT_EQ(space.record(again[0]).ticket, 7u);
+  give(again[0], 1, 7);
+  space.complete(1, 7);
+  const auto moved = take(2, 3, 8);
+  for (const std::uint32_t id : moved) {
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), id), 1);
+    EXPECT_EQ(space.record(id).ticket, 0u);
+    EXPECT_EQ(space.record(id).stream, 3u);
+  }
+}
+
+TEST_F(SlabsTest, ASlotThatAnotherStreamUsedWaitsForIt) {
+  const auto ids = take(2, 1, 8);
+  give(ids[0], 1, 3);
+  give(ids[1], 2, 5);  // two streams in one slab
+  EXPECT_EQ(space.record(ids[1]).state, BlockState::kWaiting);
+  EXPECT_EQ(space.newest_ticket(2), 5u);
+  const auto streams = space.pending_streams();
+  EXPECT_EQ(std::count(streams.begin(), streams.end(), 2u), 1);
+  space.complete(2, 4);
+  EXPECT_EQ(space.record(ids[1]).state, BlockState::kWaiting);
+  space.complete(2, 5);
+  EXPECT_EQ(space.record(ids[1]).state, BlockState::kCached);
+  EXPECT_EQ(space.record(ids[1]).ticket, 0u);
+}
+
+TEST_F(SlabsTest, WorkOfAnEmptySlabKeepsItsMemoryFromOtherStreams) {
+  const auto ids = take(1, 1, 8);
+  for (const std::uint32_t id : ids) give(id, 1, 9);
+  slabs.fold([](std::uint32_t) {});
+  EXPECT_EQ(space.pending_bytes(), 8u * 512);
+  EXPECT_LT(space.largest_hole(), kBytes);
+  space.complete(1, 9);
+  EXPECT_EQ(space.pending_bytes(), 0u);
+  EXPECT_EQ(space.largest_hole(), kBytes);
+}
+
+TEST_F(SlabsTest, WhatAGraphUsedIsFrozenUntilItIsReleased) {
+  const auto ids = take(1, 1, 8);
+  const StreamId capture = kCaptureBit | 5;
+  space.begin_capture(capture, capture);
+  space.record(ids[0]).state = BlockState::kLive;
+  const BlockUse use{capture, 0};
+  space.give(ids[0], &use, 1);
+  EXPECT_EQ(space.record(ids[0]).state, BlockState::kWaiting);
+  for (std::size_t i = 1; i < ids.size(); ++i) give(ids[i], 1, 0);
+  EXPECT_FALSE(slabs.has_empty());
+  space.release_capture(capture, BlockUse{1, 4});
+  EXPECT_TRUE(slabs.has_empty());
+  EXPECT_EQ(space.record(ids[0]).ticket, 4u);
+}
+
+TEST_F(SlabsTest, ACopyOfTheBooksTakesSlabsForBlocks) {
+  const auto ids = take(1, 1, 8);
+  for (const std::uint32_t id : ids) space.record(id).state = BlockState::kLive;
+  Space copy(space);
+  EXPECT_EQ(copy.find(space.record(ids[0]).address), kNoBlock);
+  EXPECT_EQ(copy.largest_hole(), space.largest_hole());
+  copy.complete(1, 100);
+  EXPECT_EQ(space.find(space.record(ids[0]).address), ids[0]);
+}
+
+TEST_F(SlabsTest, NoRoomForASlabGivesNothing) {
+  const std::uint32_t all = space.take(Space::kSharedHome, 1, kBytes, 256);
+  ASSERT_NE(all, kNoBlock);
+  EXPECT_TRUE(take(0, 1, 8).empty());
+  EXPECT_EQ(space.give(all, nullptr, 0), all);
+  EXPECT_EQ(take(0, 1, 8).size(), 8u);
+}
+
+}  // namespace
+}  // namespace nbx
