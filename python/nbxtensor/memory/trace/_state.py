@@ -134,22 +134,22 @@ def _segments(snapshot: Snapshot, trace: Trace, device: int) -> list[dict[str, A
     runs = snapshot.mapped()
     blocks = snapshot.live()
     account = _events.account_names(snapshot.device)
-    starts = blocks["address"]
+    frames = {
+        number: _snapshot.frames_of(_events.origin_text(number))
+        for number in np.unique(blocks["origin"]).tolist()
+    }
+    columns = [blocks[name].tolist() for name in ("address", "bytes", "requested", "origin")]
+    live = [
+        (address, size, requested, "active_allocated", frames[origin], account[number])
+        for address, size, requested, origin, number in zip(
+            *columns, blocks["account"].tolist(), strict=True
+        )
+    ]
+    starts = blocks["address"].astype(np.int64)
     entries = []
     for address, size, _ in runs:
-        low, high = np.searchsorted(starts, [address, address + size])
-        live = [
-            (
-                int(block["address"]),
-                int(block["bytes"]),
-                int(block["requested"]),
-                "active_allocated",
-                _snapshot.frames_of(_events.origin_text(int(block["origin"]))),
-                account[int(block["account"])],
-            )
-            for block in blocks[low:high]
-        ]
-        filled = _snapshot.fill((address, size), live)
+        low, high = np.searchsorted(starts, [address, address + size]).tolist()
+        filled = _snapshot.fill((address, size), live[low:high])
         entries.append(_snapshot.segment_entry(device, address, size, 0, filled))
     for address, size in _uncovered(trace, [(run[0], run[0] + run[1]) for run in runs]):
         filled = _snapshot.fill((address, size), [])
@@ -160,17 +160,17 @@ def _segments(snapshot: Snapshot, trace: Trace, device: int) -> list[dict[str, A
 
 def _uncovered(trace: Trace, runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return (address, bytes) of what blocks of the trace used outside the runs, joined."""
-    pieces = []
     opened = trace.op > 0
+    used = np.unique(np.stack([trace.address[opened], trace.bytes[opened]], 1), axis=0)
     lows = np.array([low for low, _ in runs], np.int64)
-    for address, size in sorted(
-        set(zip(trace.address[opened].tolist(), trace.bytes[opened].tolist(), strict=True))
-    ):
-        at = int(np.searchsorted(lows, address, "right")) - 1
-        if at >= 0 and address < runs[at][1]:
-            continue  # the viewer looks for a block's first byte
+    highs = np.array([0, *(high for _, high in runs)], np.int64)
+    after = np.searchsorted(lows, used[:, 0], "right")
+    # The viewer looks for a block's first byte.
+    outside = used[:, 0] >= highs[after]
+    pieces = []
+    for (address, size), at in zip(used[outside].tolist(), after[outside].tolist(), strict=True):
         end = address + max(size, 1)
-        pieces.append((address, min(end, runs[at + 1][0]) if at + 1 < len(runs) else end))
+        pieces.append((address, min(end, runs[at][0]) if at < len(runs) else end))
     joined: list[list[int]] = []
     for low, high in pieces:
         if joined and low <= joined[-1][1]:
