@@ -63,6 +63,7 @@ stub: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/lint
 docs-tables: $(STAMPS)/installed
 	$(PY) tools/generate_tables.py
 	$(PY) tools/docs_tables.py
+	$(PY) tools/allocator_tests.py
 
 bench: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/examples
 	set -e; for script in $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)); do \

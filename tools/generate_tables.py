@@ -209,7 +209,9 @@ def environment_header(table: Row) -> str:
         f"{v['name']}, {v['type']}, {quoted(str(v['default']))}, {quoted(v['description'])}"
         for v in table["variables"]
     ]
-    comment = "X(name, type, default as text, description): type is text, integer, bytes or flag."
+    comment = (
+        "X(name, type, default as text, description): type is text, integer, real, bytes or flag."
+    )
     return cxx_header("python/nbxtensor/environment.yml", x_macro("NBX_ENVIRONMENT", comment, rows))
 
 

@@ -38,6 +38,8 @@ Account& account_of(DeviceMemory& memory, const std::optional<std::string>& tag)
   return tag ? account_at(memory.tensors, *tag) : memory.root;
 }
 
+py::tuple shown(const PeakFigures& peak) { return py::make_tuple(peak.granted, peak.error); }
+
 OptionalBytes shown(std::uint64_t limit) {
   return limit == kUnlimited ? OptionalBytes() : OptionalBytes(limit);
 }
@@ -67,12 +69,23 @@ std::uint64_t limit_of(const py::object& value, const Device& device) {
   return value.cast<std::uint64_t>();
 }
 
+/// Bytes that libraries said they hold.
+std::uint64_t registered_bytes(DeviceMemory& memory) {
+  const std::string path = memory.root.name() + "/external";
+  for (const AccountStatistics& row : memory.root.report()) {
+    if (row.path == path) return row.granted;
+  }
+  return 0;
+}
+
 py::dict statistics_of(const py::object& device) {
   DeviceMemory& memory = memory_named(device);
   static_cast<void>(memory.heap.trim(kUnlimited));  // gives nothing back, but looks at the tickets
   const HeapStatistics heap = memory.heap.statistics();
   const AccountStatistics root = memory.root.statistics();
   const MemoryInfo info = driver_memory(memory.device);
+  HeapStatistics pool{};
+  if (const PinnedPool* pinned = memory.known_pinned_pool()) pool = pinned->heap().statistics();
   const std::uint64_t used = info.total_bytes - std::min(info.free_bytes, info.total_bytes);
   py::dict result;
   result["device"] = memory.device.name();
@@ -87,6 +100,8 @@ py::dict statistics_of(const py::object& device) {
   result["requested"] = root.requested;
   result["in_place"] = memory.mapped.statistics().granted;
   result["pinned"] = memory.pinned.statistics().granted;
+  result["pinned_parked"] = pool.parked + pool.pending;
+  result["registered"] = registered_bytes(memory);
   result["external"] = used > heap.mapped ? used - heap.mapped : 0;
   result["budget"] = shown(root.limit);
   result["device_free"] = info.free_bytes;
@@ -95,7 +110,15 @@ py::dict statistics_of(const py::object& device) {
   result["live_blocks"] = heap.live_blocks;
   result["free_blocks"] = heap.free_blocks;
   result["largest_hole"] = heap.largest_hole;
-  result["driver_calls"] = heap.driver_calls;
+  result["driver_calls"] = heap.driver_calls + pool.driver_calls;
+  result["banked"] = heap.banked;
+  result["created_bytes"] = heap.created_bytes;
+  result["stolen_bytes"] = heap.stolen_bytes;
+  result["remaps"] = heap.remaps;
+  result["inserted_waits"] = heap.inserted_waits;
+  result["asleep"] = heap.asleep;
+  result["peak_error"] = root.peak_error;
+  result["soft_crossings"] = root.soft_crossings;
   return result;
 }
 
@@ -108,26 +131,95 @@ py::list report_of(const py::object& device) {
   return rows;
 }
 
+py::dict options_of(const py::object& device) {
+  Heap& heap = memory_named(device).heap;
+  HeapOptions options;
+  {
+    const BlockingScope scope;  // a reclaimer may hold the heap's lock and wait for Python's
+    options = heap.options();
+  }
+  py::dict result;
+  result["slack"] = options.slack;
+  result["reuse_ordered"] = options.reuse_ordered;
+  result["reuse_waits"] = options.reuse_waits;
+  return result;
+}
+
+void set_options(const py::object& device, double slack, bool reuse_ordered, bool reuse_waits) {
+  Heap& heap = memory_named(device).heap;
+  HeapOptions options;
+  options.slack = slack;
+  options.reuse_ordered = reuse_ordered;
+  options.reuse_waits = reuse_waits;
+  const BlockingScope scope;
+  heap.set_options(options);
+}
+
+/// The limit of an account, hard or soft.
+OptionalBytes limit_at(const py::object& device, const std::optional<std::string>& tag, bool soft) {
+  const Account& account = account_of(memory_named(device), tag);
+  return shown(soft ? account.statistics().soft_limit : account.limit());
+}
+
+OptionalBytes set_limit_at(const py::object& device, const std::optional<std::string>& tag,
+                           const py::object& value, bool soft) {
+  DeviceMemory& memory = memory_named(device);
+  Account& account = account_of(memory, tag);
+  const std::uint64_t limit = limit_of(value, memory.device);
+  return shown(soft ? account.set_soft_limit(limit) : account.set_limit(limit));
+}
+
+using Tag = std::optional<std::string>;
+
+void bind_peaks(py::module_& module) {
+  module.def(
+      "memory_begin_peak",
+      [](const py::object& device, const Tag& tag) {
+        return account_of(memory_named(device), tag).begin_peak();
+      },
+      py::arg("device"), py::arg("tag"), "Note the most that a tag, or a device, holds.");
+  module.def(
+      "memory_peak",
+      [](const py::object& device, const Tag& tag, std::uint64_t scope) {
+        return shown(account_of(memory_named(device), tag).peak(scope));
+      },
+      py::arg("device"), py::arg("tag"), py::arg("scope"),
+      "(bytes, error) since memory_begin_peak.");
+  module.def(
+      "memory_end_peak",
+      [](const py::object& device, const Tag& tag, std::uint64_t scope) {
+        return shown(account_of(memory_named(device), tag).end_peak(scope));
+      },
+      py::arg("device"), py::arg("tag"), py::arg("scope"), "The same, for the last time.");
+}
+
+void bind_settings(py::module_& module) {
+  module.def("memory_set_tag", &set_tag, py::arg("path"),
+             "Set the calling thread's tag path ('' for none); returns the former one.");
+  module.def(
+      "memory_set_steady",
+      [](bool steady) {
+        const Lifetime lifetime = steady ? Lifetime::kSteady : Lifetime::kTransient;
+        return set_thread_lifetime(lifetime) == Lifetime::kSteady;
+      },
+      py::arg("steady"),
+      "Say that what this thread allocates stays; returns what was said before.");
+  module.def("memory_set_limit", &set_limit_at, py::arg("device"), py::arg("tag"), py::arg("value"),
+             py::arg("soft") = false,
+             "Set a limit of a tag, or of the whole device; returns the former one.");
+  module.def("memory_limit", &limit_at, py::arg("device"), py::arg("tag"), py::arg("soft") = false,
+             "A limit of a tag, or of the whole device; None if none.");
+  module.def("memory_options", &options_of, py::arg("device"), "Options of a device's heap.");
+  module.def("memory_set_options", &set_options, py::arg("device"), py::arg("slack"),
+             py::arg("reuse_ordered"), py::arg("reuse_waits"), "Set the options of a heap.");
+}
+
 }  // namespace
 
 void bind_memory(py::module_& module) {
   set_blocking_hooks(BlockingHooks{leave_python, enter_python});
-  module.def("memory_set_tag", &set_tag, py::arg("path"),
-             "Set the calling thread's tag path ('' for none); returns the former one.");
-  module.def(
-      "memory_set_limit",
-      [](const py::object& device, const std::optional<std::string>& tag, const py::object& value) {
-        DeviceMemory& memory = memory_named(device);
-        return shown(account_of(memory, tag).set_limit(limit_of(value, memory.device)));
-      },
-      py::arg("device"), py::arg("tag"), py::arg("value"),
-      "Set the limit of a tag, or of the whole device; returns the former one.");
-  module.def(
-      "memory_limit",
-      [](const py::object& device, const std::optional<std::string>& tag) {
-        return shown(account_of(memory_named(device), tag).limit());
-      },
-      py::arg("device"), py::arg("tag"), "Limit of a tag, or of the whole device; None if none.");
+  bind_settings(module);
+  bind_peaks(module);
   module.def("memory_statistics", &statistics_of, py::arg("device"), "Figures of a device.");
   module.def("memory_report", &report_of, py::arg("device"),
              "(path, bytes, peak, requested, objects, limit) of every account, of one moment.");
@@ -149,7 +241,11 @@ void bind_memory(py::module_& module) {
   module.def(
       "memory_trim",
       [](const py::object& device, std::uint64_t keep) {
-        return memory_named(device).heap.trim(keep);
+        DeviceMemory& memory = memory_named(device);
+        std::uint64_t released = memory.heap.trim(keep);
+        if (PinnedPool* pool = memory.known_pinned_pool()) released += pool->heap().trim(keep);
+        const BlockingScope scope;
+        return released + trim_ended(memory.device);
       },
       py::arg("device"), py::arg("keep"), "Give unused memory back; returns the bytes.");
   module.def(

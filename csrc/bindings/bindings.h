@@ -17,5 +17,6 @@ void bind_op(pybind11::module_& module);        // Op, Plan: C API types
 void bind_cpu(pybind11::module_& module);       // kernels of the CPU device
 void bind_sleep(pybind11::module_& module);     // sleep by tag, reserved blocks
 void bind_replay(pybind11::module_& module);    // traces on a heap of their own
+void bind_reclaim(pybind11::module_& module);   // reclaimers, epochs, page-locked memory
 
 }  // namespace nbx

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   nbx::bind_memory(module);
   nbx::bind_recorder(module);
   nbx::bind_replay(module);
+  nbx::bind_reclaim(module);
   nbx::bind_hot(module);
   nbx::bind_arena(module);
   nbx::bind_sleep(module);

@@ -1,6 +1,7 @@
 #include "bindings/python_error.h"
 
 #include <array>
+#include <cstdlib>
 #include <new>
 #include <string>
 
@@ -41,6 +42,14 @@ const std::array kClasses = {
                "The memory or its budget does not suffice; the figures are attributes."},
 };
 
+/// Attributes of every OutOfMemoryError; None is "unknown", never 0. Bytes unless the name says
+/// otherwise.
+constexpr std::array kMemoryFigures = {
+    "requested",   "granted",      "device",        "device_idx",  "tag",       "live",
+    "parked",      "pending",      "pool_cached",   "pool_blocks", "blocks",    "largest_hole",
+    "driver_free", "driver_total", "external",      "shortfall",   "would_fit", "budget",
+    "held",        "tags",         "pending_frees", "advice"};
+
 // Strong references for the life of the process.
 PyObject* base_class = nullptr;
 std::array<PyObject*, kClasses.size()> classes{};
@@ -67,11 +76,26 @@ PyObject* to_python(const Figure& figure) {
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
-py::object new_class(const char* name, const char* doc, const py::tuple& bases) {
+py::object new_class(const char* name, const char* doc, const py::tuple& bases,
+                     const py::dict& attributes) {
   const std::string qualified = std::string("nbxtensor._core.") + name;
-  PyObject* made = PyErr_NewExceptionWithDoc(qualified.c_str(), doc, bases.ptr(), nullptr);
+  PyObject* made = PyErr_NewExceptionWithDoc(qualified.c_str(), doc, bases.ptr(), attributes.ptr());
   if (made == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(made);
+}
+
+/// `device_idx` of "sim:1" is 1; of a device without a number 0.
+bool set_ordinal(const py::object& instance) {
+  const auto device =
+      py::reinterpret_steal<py::object>(PyObject_GetAttrString(instance.ptr(), "device"));
+  if (!device) return false;
+  if (PyUnicode_Check(device.ptr()) == 0) return true;
+  const auto name = device.cast<std::string>();
+  const std::size_t colon = name.rfind(':');
+  const long ordinal =
+      colon == std::string::npos ? 0 : std::strtol(name.c_str() + colon + 1, nullptr, 10);
+  const auto value = py::reinterpret_steal<py::object>(PyLong_FromLong(ordinal));
+  return value && PyObject_SetAttrString(instance.ptr(), "device_idx", value.ptr()) == 0;
 }
 
 /// The instance with its figures; null with another exception set when that fails.
@@ -88,6 +112,7 @@ py::object new_instance(const Error& error) {
     const auto value = py::reinterpret_steal<py::object>(to_python(figure));
     if (!value || PyObject_SetAttrString(instance.ptr(), name.c_str(), value.ptr()) != 0) return {};
   }
+  if (error.kind() == ErrorKind::kOutOfMemory && !set_ordinal(instance)) return {};
   return instance;
 }
 
@@ -120,7 +145,7 @@ void set_python_error() noexcept {
 
 void add_error_classes(py::module_& module) {
   py::object base = new_class("Error", "Base of every error that nbxtensor raises.",
-                              py::make_tuple(py::handle(PyExc_Exception)));
+                              py::make_tuple(py::handle(PyExc_Exception)), py::dict());
   module.attr("Error") = base;
   base_class = base.release().ptr();
   for (std::size_t i = 0; i < kClasses.size(); ++i) {
@@ -129,7 +154,11 @@ void add_error_classes(py::module_& module) {
     bases.append(py::handle(base_class));
     bases.append(py::handle(*row.base));
     if (row.more_base != nullptr) bases.append(py::handle(*row.more_base));
-    py::object made = new_class(row.name, row.doc, py::tuple(bases));
+    py::dict attributes;
+    if (row.kind == ErrorKind::kOutOfMemory) {
+      for (const char* name : kMemoryFigures) attributes[name] = py::none();
+    }
+    py::object made = new_class(row.name, row.doc, py::tuple(bases), attributes);
     module.attr(row.name) = made;
     classes[static_cast<std::size_t>(row.kind)] = made.release().ptr();
   }

@@ -82,6 +82,9 @@ PyObject* get_writable(PyObject* self, void*) {
 PyObject* get_borrowed(PyObject* self, void*) {
   return PyBool_FromLong(storage_of(self).borrowed() ? 1 : 0);
 }
+PyObject* get_pinned(PyObject* self, void*) {
+  return PyBool_FromLong(storage_of(self).pinned() ? 1 : 0);
+}
 PyObject* get_owners(PyObject* self, void*) {
   return PyLong_FromUnsignedLong(storage_of(self).owners());
 }
@@ -95,6 +98,7 @@ PyObject* get_account(PyObject* self, void*) {
 PyObject* data_ptr(PyObject* self, FastArguments arguments, Py_ssize_t count, PyObject* names) {
   return guarded([&] {
     bind_arguments("data_ptr", {}, 0, 0, arguments, count, names, nullptr);
+    storage_of(self).require_current();
     return PyLong_FromUnsignedLongLong(storage_of(self).address());
   });
 }
@@ -117,6 +121,7 @@ PyGetSetDef attributes[] = {
     {"device", &get_device, nullptr, "The device that holds the memory.", nullptr},
     {"writable", &get_writable, nullptr, "False for read-only memory of others.", nullptr},
     {"borrowed", &get_borrowed, nullptr, "Whether it is memory of others.", nullptr},
+    {"pinned", &get_pinned, nullptr, "Whether it is page-locked host memory.", nullptr},
     {"owners", &get_owners, nullptr, "References to it, this one included.", nullptr},
     {"generation", &get_generation, nullptr, "Number of the block's use.", nullptr},
     {"account", &get_account, nullptr, "Path of the account that it is charged to.", nullptr},

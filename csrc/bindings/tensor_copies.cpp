@@ -7,10 +7,11 @@ namespace nbx::python {
 namespace {
 
 /// The tensor object itself when nothing changes, else a converted copy.
-PyObject* converted_object(PyObject* self, DType dtype, Device& device, bool copy) {
+PyObject* converted_object(PyObject* self, DType dtype, Device& device, bool copy,
+                           bool waited = true) {
   const TensorMeta& meta = meta_of(self);
   if (!copy && dtype == meta.dtype && &device == &meta.device()) return Py_NewRef(self);
-  return wrapped(converted(meta, dtype, device, copy));
+  return wrapped(converted(meta, dtype, device, copy, waited));
 }
 
 PyObject* contiguous_method(PyObject* self, FastArguments arguments, Py_ssize_t count,
@@ -34,7 +35,7 @@ PyObject* copy_into(PyObject* self, FastArguments arguments, Py_ssize_t count, P
     PyObject* bound[2];
     bind_arguments("copy_", {"source", "non_blocking"}, 1, 2, arguments, count, names, bound);
     if (is_tensor(bound[0])) {
-      assign("copy_", meta_of(self), meta_of(bound[0]));
+      assign("copy_", meta_of(self), meta_of(bound[0]), !to_boolean(bound[1], false));
     } else if (is_number(bound[0])) {
       fill("copy_", meta_of(self), to_scalar(bound[0], "copy_"));
     } else {
@@ -88,7 +89,8 @@ PyObject* to(PyObject* self, FastArguments arguments, Py_ssize_t count, PyObject
     }
     if (bound[2] != nullptr && bound[2] != Py_None) dtype = to_dtype(bound[2]);
     if (bound[3] != nullptr && bound[3] != Py_None) device = &to_device(bound[3]);
-    return converted_object(self, dtype, *device, to_boolean(bound[4], false));
+    return converted_object(self, dtype, *device, to_boolean(bound[4], false),
+                            !to_boolean(bound[5], false));
   });
 }
 

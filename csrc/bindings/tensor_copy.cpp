@@ -138,12 +138,12 @@ TensorMeta cast_here(const TensorMeta& meta, DType dtype) {
 }
 
 /// The contiguous elements on another device.
-TensorMeta moved(const TensorMeta& meta, Device& device) {
+TensorMeta moved(const TensorMeta& meta, Device& device, bool waited = true) {
   const TensorMeta source = contiguous(meta);
   TensorMeta result =
       empty_tensor(memory_of(device), meta.dtype, meta.layout.shape(), meta.layout.rank());
   const Unlocked unlocked(!source.storage->is_idle() || size_of(meta) > kUnlockBytes);
-  copy_across(result, source);
+  copy_across(result, source, waited);
   return result;
 }
 
@@ -213,14 +213,14 @@ TensorMeta contiguous(const TensorMeta& meta) {
 
 TensorMeta cloned(const TensorMeta& meta) { return cast_here(meta, meta.dtype); }
 
-TensorMeta converted(const TensorMeta& meta, DType dtype, Device& device, bool copy) {
+TensorMeta converted(const TensorMeta& meta, DType dtype, Device& device, bool copy, bool waited) {
   const bool stays = &device == &meta.device();
   if (stays) {
     return dtype != meta.dtype || copy ? cast_here(meta, dtype) : meta;
   }
   // The narrower dtype travels.
   if (bits_of(dtype) < bits_of(meta.dtype)) return moved(cast_here(meta, dtype), device);
-  const TensorMeta there = moved(meta, device);
+  const TensorMeta there = moved(meta, device, waited);
   return dtype == meta.dtype ? there : cast_here(there, dtype);
 }
 
@@ -238,12 +238,18 @@ TensorMeta readable(const TensorMeta& meta) {
   return host;
 }
 
-void assign(const char* function, TensorMeta& destination, const TensorMeta& source) {
+void assign(const char* function, TensorMeta& destination, const TensorMeta& source, bool waited) {
   require_writable(function, destination);
   TensorMeta view = broadcast_source(function, destination, source);
   if (destination.layout.element_count() == 0 || same_window(destination, view)) return;
   if (&source.device() != &destination.device()) {
-    const TensorMeta there = converted(source, source.dtype, destination.device(), false);
+    if (source.dtype == destination.dtype && view.layout.contiguous() &&
+        destination.layout.contiguous()) {
+      const Unlocked unlocked(!view.storage->is_idle() || size_of(view) > kUnlockBytes);
+      copy_across(destination, view, waited);
+      return;
+    }
+    const TensorMeta there = converted(source, source.dtype, destination.device(), false, waited);
     view = broadcast_source(function, destination, there);
   } else if (may_overlap(destination, source)) {
     view = broadcast_source(function, destination, cloned(source));

@@ -19,14 +19,17 @@ void run_on_device(HostKernel kernel, TensorMeta* const* tensors, std::size_t co
 /// The tensor itself if it is contiguous, else a contiguous copy.
 [[nodiscard]] TensorMeta contiguous(const TensorMeta& meta);
 [[nodiscard]] TensorMeta cloned(const TensorMeta& meta);
-/// Another dtype and device; the tensor itself when nothing changes and `copy` is false.
-[[nodiscard]] TensorMeta converted(const TensorMeta& meta, DType dtype, Device& device, bool copy);
+/// Another dtype and device; the tensor itself when nothing changes and `copy` is false. Copies
+/// from page-locked memory may go on when this returns, unless they are `waited` for.
+[[nodiscard]] TensorMeta converted(const TensorMeta& meta, DType dtype, Device& device, bool copy,
+                                   bool waited = true);
 /// Contiguous elements that the host may read; waits for them.
 [[nodiscard]] TensorMeta readable(const TensorMeta& meta);
 
 /// destination[...] = source: broadcast, cast and moved between devices as needed. A source that
-/// overlaps the destination is copied first.
-void assign(const char* function, TensorMeta& destination, const TensorMeta& source);
+/// overlaps the destination is copied first. `waited` as in `converted`.
+void assign(const char* function, TensorMeta& destination, const TensorMeta& source,
+            bool waited = true);
 /// Checks the number against the dtype (range, NaN, complex), as NumPy's assignment does.
 void fill(const char* function, TensorMeta& destination, Scalar value);
 

@@ -20,6 +20,7 @@ PyObject* storage_offset(PyObject* self, FastArguments arguments, Py_ssize_t cou
 PyObject* data_ptr(PyObject* self, FastArguments arguments, Py_ssize_t count, PyObject* names) {
   return guarded([&] {
     bind_arguments("data_ptr", {}, 0, 0, arguments, count, names, nullptr);
+    meta_of(self).storage->require_current();
     return PyLong_FromUnsignedLongLong(meta_of(self).data);
   });
 }

@@ -3,6 +3,8 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <locale>
+#include <sstream>
 
 #include "core/bytes.h"
 #include "core/environment_table.h"
@@ -50,6 +52,17 @@ bool environment_flag(const char* name) {
   const std::string text = environment_text(name);
   if (text != "0" && text != "1") refuse(name, text, "0 or 1");
   return text == "1";
+}
+
+double environment_real(const char* name) {
+  const std::string text = environment_text(name);
+  std::istringstream stream(text);
+  stream.imbue(std::locale::classic());
+  double value = 0.0;
+  if (!(stream >> value) || stream.peek() != std::istringstream::traits_type::eof()) {
+    refuse(name, text, "a number");
+  }
+  return value;
 }
 
 std::uint64_t environment_bytes(const char* name, std::uint64_t total) {

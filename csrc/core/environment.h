@@ -11,7 +11,8 @@ namespace nbx {
 /// the table.
 [[nodiscard]] std::string environment_text(const char* name);
 [[nodiscard]] std::int64_t environment_integer(const char* name);
-[[nodiscard]] bool environment_flag(const char* name);  // 0 or 1
+[[nodiscard]] bool environment_flag(const char* name);    // 0 or 1
+[[nodiscard]] double environment_real(const char* name);  // a decimal point, whatever the locale
 /// Percentages are of `total`.
 [[nodiscard]] std::uint64_t environment_bytes(const char* name, std::uint64_t total);
 

@@ -2,12 +2,14 @@
 #pragma once
 
 // clang-format off
-// X(name, type, default as text, description): type is text, integer, bytes or flag.
+// X(name, type, default as text, description): type is text, integer, real, bytes or flag.
 #define NBX_ENVIRONMENT(X)                                                                                                                                                                               \
   X(NBX_DEVICE, text, "", "Device used where the caller names none, such as \"cpu\" or \"cuda:1\"; empty takes the first ready kind of cuda, hip, metal, cpu.")                                          \
   X(NBX_NUM_THREADS, integer, "0", "Threads of the CPU device, the calling one included; 0 takes the cores that affinity and cgroup allow.")                                                             \
   X(NBX_LOG, text, "warning", "Least level that is logged: debug, info, warning, error or off.")                                                                                                         \
   X(NBX_MEMORY_BUDGET, bytes, "", "Budget of every device's root account, such as \"2 GiB\" or \"80%\"; empty sets none beyond the device's own.")                                                       \
+  X(NBX_MEMORY_SLACK, real, "0", "Share of the peak of live bytes, from 0 to 1, that every heap may hold beyond it before free pages are moved to where they are wanted.")                               \
+  X(NBX_CENSUS, flag, "0", "1 replaces every device but the cpu by a simulated one without memory behind its addresses: programs plan and allocate, and nothing is computed.")                           \
   X(NBX_MEMORY_EVENTS, integer, "16384", "Events of the allocator that the recorder keeps for each thread, 32 bytes each; 0 turns it off.")                                                              \
   X(NBX_MEMORY_ORIGINS, integer, "0", "Python frames that the recorder keeps of every allocation and free, innermost first; 0 keeps none.")                                                              \
   X(NBX_MEMORY_CHECK, flag, "0", "1 puts guards around every block and poison into it, and finds double frees, foreign pointers, uses after a free and streams that do not wait for each other. Slow.")  \

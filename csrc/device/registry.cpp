@@ -1,6 +1,7 @@
 #include <array>
 #include <atomic>
 #include <charconv>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,6 +34,43 @@ constexpr std::array kKinds = {
     KindRow{DeviceKind::kSim, "sim", &sim::primitives, nullptr, false},
 };
 
+/// A dry run: every kind but the host's is a simulated one without memory behind its addresses.
+bool census() {
+  static const bool chosen = environment_flag("NBX_CENSUS");
+  return chosen;
+}
+
+constexpr std::uint64_t kCensusMemory = std::uint64_t{1} << 42;
+
+/// The simulated table under the name of the kind that it stands for.
+const Primitives& simulated(const KindRow& row) {
+  static std::array<Primitives, kDeviceKindCount> tables = [] {
+    std::array<Primitives, kDeviceKindCount> made{};
+    for (const KindRow& known : kKinds) {
+      Primitives& table = made[static_cast<std::size_t>(known.kind)];
+      table = *sim::primitives();
+      table.kind = known.kind;
+      table.kind_name = known.name;
+    }
+    return made;
+  }();
+  return tables[static_cast<std::size_t>(row.kind)];
+}
+
+/// The row's table; null if this build has none.
+const Primitives* table_of(const KindRow& row) {
+  if (row.kind != DeviceKind::kCpu && census()) return &simulated(row);
+  return row.table == nullptr ? nullptr : row.table();
+}
+
+/// Once for each simulated device, whatever the names that lead to it.
+void prepare_census(std::int32_t ordinal) {
+  if (sim::backing(ordinal) == sim::Backing::kNone) return;
+  sim::set_backing(ordinal, sim::Backing::kNone);
+  const char* memory = std::getenv("NBX_SIM_MEMORY");
+  if (memory == nullptr || *memory == '\0') sim::set_memory(ordinal, kCensusMemory);
+}
+
 std::string known_names() {
   std::string text;
   for (const KindRow& row : kKinds) {
@@ -52,14 +90,15 @@ const KindRow& row_of(DeviceKind kind) {
 
 KindReport report(const KindRow& row) {
   KindReport result{row.kind, row.name, Availability::kNoDevice, 0, {}};
-  if (row.table == nullptr) {
+  const Primitives* const own = table_of(row);
+  if (own == nullptr) {
     const Probe& probe = row.probe();
     result.availability = probe.availability;
     result.device_count = probe.devices;
     result.reason = probe.reason;
     return result;
   }
-  const Primitives& table = *row.table();
+  const Primitives& table = *own;
   const Status status = table.device_count(&result.device_count);
   if (status != kSuccess) {
     result.reason = std::string("device_count failed: ") + table.status_text(status);
@@ -102,7 +141,8 @@ std::unique_ptr<Device> open_new(const KindRow& row, std::int32_t ordinal) {
                      std::to_string(state.device_count) + " device(s) of this kind exist");
   }
   watch_forks();
-  const Primitives& table = *row.table();
+  const Primitives& table = *table_of(row);
+  if (table.kind != DeviceKind::kCpu && census()) prepare_census(ordinal);
   if (const Status status = table.open(ordinal); status != kSuccess) {
     refuse(name, std::string("open failed: ") + table.status_text(status));
   }
@@ -123,7 +163,7 @@ Device& choose_default() {
   }
   for (const KindRow& row : kKinds) {
     // A kind without a table is never ready, so its library need not be searched.
-    if (!row.is_default || row.table == nullptr) continue;
+    if (!row.is_default || table_of(row) == nullptr) continue;
     if (report(row).availability == Availability::kReady) return open_device(row.kind, 0);
   }
   throw Error(ErrorKind::kDevice, "device: no device can be used");

@@ -307,6 +307,13 @@ HeapOptions Heap::options() const {
 
 // ---- forks, figures ------------------------------------------------------------------------
 
+bool Heap::try_before_fork() noexcept {
+  if (!state_->growth.try_lock()) return false;
+  before_fork();
+  state_->growth.unlock();
+  return true;
+}
+
 void Heap::before_fork() noexcept {
   state_->growth.lock();
   state_->shut_for_fork = state_->shut_fronts();

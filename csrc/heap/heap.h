@@ -132,6 +132,8 @@ class Heap {
 
   /// Takes every lock, so that a child process starts with whole books; afterwards gives them back.
   void before_fork() noexcept;
+  /// The same if no thread grows the heap; false, and nothing is held, if one does.
+  [[nodiscard]] bool try_before_fork() noexcept;
   void after_fork(bool child) noexcept;
 
   // ---- sleep: addresses stay, memory goes (sleep.cpp) ------------------------------------------

@@ -118,12 +118,14 @@ Error refusal(const RefusalFigures& f) {
                   (f.over_budget ? budget_sentence(f) : device_sentence(f)) + "; " +
                   remedy(f, shortfall) + (tried.empty() ? "" : "; " + tried));
   error.with("requested", figure(f.requested))
+      .with("granted", figure(f.granted))
       .with("device", f.device)
       .with("tag", f.tag)
       .with("live", figure(f.live))
       .with("parked", figure(f.parked))
       .with("pool_cached", figure(f.parked))
       .with("pool_blocks", figure(f.parked_blocks))
+      .with("blocks", figure(f.live_blocks))
       .with("pending", figure(f.pending))
       .with("largest_hole", figure(f.largest_hole));
   if (f.over_budget) error.with("held", figure(f.held));

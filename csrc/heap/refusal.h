@@ -20,6 +20,7 @@ struct RefusalFigures {
   std::uint64_t parked = 0;   // free bytes inside segments
   std::uint64_t pending = 0;  // freed bytes whose work may still run
   std::uint64_t parked_blocks = 0;
+  std::uint64_t live_blocks = 0;
   std::uint64_t largest_hole = 0;
   std::uint64_t unused = 0;  // bytes of segments without a live block: exchangeable for others
   // An account refused: `held` bytes of its `limit` were in use.

@@ -178,6 +178,7 @@ RefusalFigures Heap::State::figures(const HeapRequest& request, const Account* r
     result.pending = space.pending_bytes() + space.frozen_bytes();
     result.parked = parked();
     result.parked_blocks = space.free_blocks();
+    result.live_blocks = live_now().blocks;
     result.largest_hole = space.largest_hole();
     result.unused = space.unused_bytes(Space::kSharedHome) + space.unused_bytes(Space::kSingleHome);
     if (pages) result.unused += space.free_granules() * pages->granule() + pages->banked_bytes();

@@ -4,12 +4,17 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/environment.h"
+#include "core/log.h"
+#include "heap/blocking.h"
 #include "storage/storage.h"
 
 namespace nbx {
@@ -22,6 +27,20 @@ struct Registry {
   std::mutex mutex;
   std::vector<std::unique_ptr<DeviceMemory>> memories;
   std::atomic<DeviceMemory*> quick[kDeviceKindCount][kQuickOrdinals] = {};
+  std::atomic<bool> any_pinned{false};
+
+  /// The memory that serves its device from here on; the mutex is held.
+  DeviceMemory& add(std::unique_ptr<DeviceMemory> memory) {
+    const Device& device = memory->device;
+    const auto ordinal = static_cast<std::size_t>(device.ordinal());
+    memories.push_back(std::move(memory));
+    DeviceMemory* added = memories.back().get();
+    if (ordinal < kQuickOrdinals) {
+      quick[static_cast<std::size_t>(device.kind())][ordinal].store(added,
+                                                                    std::memory_order_release);
+    }
+    return *added;
+  }
 };
 
 void prepare_fork();
@@ -37,17 +56,43 @@ Registry& registry() {
 }
 
 // Locks are held across a fork, so that the child's copy of the books is whole.
-void prepare_fork() {
-  registry().mutex.lock();
+/// Every heap, those of page-locked memory included.
+std::vector<Heap*> all_heaps() {
+  std::vector<Heap*> heaps;
   for (const auto& memory : registry().memories) {
-    memory->root.before_fork();
-    memory->heap.before_fork();
+    heaps.push_back(&memory->heap);
+    if (PinnedPool* pool = memory->known_pinned_pool()) heaps.push_back(&pool->heap());
+  }
+  return heaps;
+}
+
+/// False, and nothing is held, if a heap is at work.
+bool try_prepare_fork() {
+  registry().mutex.lock();
+  for (const auto& memory : registry().memories) memory->root.before_fork();
+  const std::vector<Heap*> heaps = all_heaps();
+  std::size_t held = 0;
+  while (held < heaps.size() && heaps[held]->try_before_fork()) ++held;
+  if (held == heaps.size()) return true;
+  while (held-- > 0) heaps[held]->after_fork(false);
+  for (const auto& memory : registry().memories) memory->root.after_fork();
+  registry().mutex.unlock();
+  return false;
+}
+
+void prepare_fork() {
+  while (!try_prepare_fork()) {
+    // The heap's thread may be in a reclaimer, which waits for the language's lock.
+    const BlockingScope scope;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
 void forked(bool child) {
+  std::vector<Heap*> heaps = all_heaps();
+  for (auto heap = heaps.rbegin(); heap != heaps.rend(); ++heap) (*heap)->after_fork(child);
   for (const auto& memory : registry().memories) {
-    memory->heap.after_fork(child);
     memory->root.after_fork(child);
+    if (child) memory->orphan();
   }
   registry().mutex.unlock();
 }
@@ -59,13 +104,14 @@ std::atomic<std::uint64_t> ended_trees{0};
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(Device& opened)
+DeviceMemory::DeviceMemory(Device& opened, std::uint32_t number)
     : device(opened),
       root(opened.name(), nullptr),
       tensors(root.child("device")),
       mapped(root.child("mapped")),
       pinned(root.child("pinned")),
-      heap(opened, &root.tree_lock()) {
+      heap(opened, &root.tree_lock()),
+      epoch(number) {
   const std::uint64_t total = opened.properties().total_bytes;
   // The system bounds the host by itself, and mapped files need no memory there. A budget of the
   // whole device bounds nothing either: its driver does.
@@ -77,6 +123,14 @@ DeviceMemory::DeviceMemory(Device& opened)
   if (!environment_text("NBX_MEMORY_BUDGET").empty()) {
     root.set_limit(environment_bytes("NBX_MEMORY_BUDGET", total));
   }
+  HeapOptions options;
+  options.slack = environment_real("NBX_MEMORY_SLACK");
+  if (!(options.slack >= 0.0 && options.slack <= 1.0)) {
+    throw Error(ErrorKind::kValue, "NBX_MEMORY_SLACK: got '" +
+                                       environment_text("NBX_MEMORY_SLACK") +
+                                       "'; give a share of the peak, from 0 to 1, or unset it");
+  }
+  heap.set_options(options);
 }
 
 DeviceMemory::~DeviceMemory() { ended_trees.fetch_add(1, std::memory_order_release); }
@@ -91,14 +145,99 @@ DeviceMemory& memory_of(Device& device) {
   }
   const std::lock_guard<std::mutex> guard(all.mutex);
   for (const auto& memory : all.memories) {
-    if (&memory->device == &device) return *memory;
+    if (&memory->device == &device && !memory->ended()) return *memory;
   }
-  all.memories.push_back(std::make_unique<DeviceMemory>(device));
-  DeviceMemory* made = all.memories.back().get();
-  if (ordinal < kQuickOrdinals) {
-    all.quick[kind][ordinal].store(made, std::memory_order_release);
+  return all.add(std::make_unique<DeviceMemory>(device));
+}
+
+// ---- epochs and pinned memory --------------------------------------------------------------
+
+namespace {
+
+/// The limits of a tree, on the accounts of the same paths in another one.
+void carry_limits(const Account& from, Account& to) {
+  const std::size_t name = from.name().size();
+  for (const AccountStatistics& row : from.report()) {
+    if (row.limit == kUnlimited && row.soft_limit == kUnlimited) continue;
+    Account& account = row.path.size() == name ? to : account_at(to, row.path.substr(name + 1));
+    account.set_limit(row.limit);
+    account.set_soft_limit(row.soft_limit);
   }
-  return *made;
+}
+
+}  // namespace
+
+DeviceMemory& begin_epoch(Device& device) {
+  if (device.properties().integrated_work) {
+    throw Error(ErrorKind::kUnsupported,
+                "new_epoch: the memory of " + device.name() +
+                    " is the host's, and arrays of others may lie in it; name another device");
+  }
+  DeviceMemory& former = memory_of(device);
+  auto made = std::make_unique<DeviceMemory>(device, former.epoch + 1);
+  made->root.set_limit(former.root.limit());
+  carry_limits(former.root, made->root);
+  made->heap.set_options(former.heap.options());
+  Device* const opened = &device;
+  // Storages that are still alive hold memory of the former heap until they die.
+  made->heap.add_reclaimer(0.0, [opened](std::uint64_t /*bytes*/) { return trim_ended(*opened); });
+  Registry& all = registry();
+  DeviceMemory* result = nullptr;
+  {
+    const std::lock_guard<std::mutex> guard(all.mutex);
+    if (former.ended()) {
+      throw Error(ErrorKind::kDevice, "new_epoch: two threads began one on " + device.name() +
+                                          " at the same time; let one thread do it");
+    }
+    result = &all.add(std::move(made));
+    former.end();
+  }
+  trim_ended(device);
+  return *result;
+}
+
+std::uint64_t trim_ended(Device& device) {
+  std::vector<DeviceMemory*> ended;
+  {
+    Registry& all = registry();
+    const std::lock_guard<std::mutex> guard(all.mutex);
+    for (const auto& memory : all.memories) {
+      if (&memory->device == &device && memory->ended()) ended.push_back(memory.get());
+    }
+  }
+  std::uint64_t released = 0;
+  for (DeviceMemory* memory : ended) {
+    try {
+      released += memory->heap.trim();
+      if (PinnedPool* pool = memory->known_pinned_pool()) pool->heap().trim();
+    } catch (const Error& error) {
+      log(LogLevel::kDebug, std::string("epoch: ") + error.what());
+    }
+  }
+  return released;
+}
+
+PinnedPool& DeviceMemory::pinned_pool() {
+  if (PinnedPool* known = known_pinned_pool()) return *known;
+  const BlockingScope scope;
+  const std::lock_guard<std::mutex> guard(pool_mutex_);
+  if (pool_ == nullptr) {
+    pool_ = std::make_unique<PinnedPool>(device);
+    quick_pool_.store(pool_.get(), std::memory_order_release);
+    registry().any_pinned.store(true, std::memory_order_release);
+  }
+  return *pool_;
+}
+
+bool is_pinned(DeviceAddress address) noexcept {
+  Registry& all = registry();
+  if (!all.any_pinned.load(std::memory_order_acquire)) return false;
+  const std::lock_guard<std::mutex> guard(all.mutex);
+  for (const auto& memory : all.memories) {
+    const PinnedPool* pool = memory->known_pinned_pool();
+    if (pool != nullptr && pool->holds(address)) return true;
+  }
+  return false;
 }
 
 // ---- tags ----------------------------------------------------------------------------------
@@ -118,6 +257,7 @@ struct Tag {
   std::size_t next = 0;
 };
 constinit thread_local Tag* tag = nullptr;  // null: untagged
+constinit thread_local Lifetime lifetime_of_thread = Lifetime::kTransient;
 
 std::vector<std::string> split_path(const std::string& path) {
   std::vector<std::string> parts;
@@ -183,6 +323,12 @@ std::string set_tag(std::string path) {
   }
   tag = &found->second;
   return former;
+}
+
+Lifetime thread_lifetime() noexcept { return lifetime_of_thread; }
+
+Lifetime set_thread_lifetime(Lifetime lifetime) noexcept {
+  return std::exchange(lifetime_of_thread, lifetime);
 }
 
 }  // namespace nbx

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <new>
 
+#include "core/error.h"
 #include "core/log.h"
 #include "heap/blocking.h"
 #include "storage/late.h"
@@ -65,16 +66,26 @@ void give_object(void* object) noexcept {
 
 void no_finalizer(void* /*owner*/) noexcept {}
 
+[[noreturn]] void refuse_orphan(const DeviceMemory& memory) {
+  throw Error(ErrorKind::kDevice,
+              "allocate: " + memory.device.name() +
+                  " was opened before this process was forked, and belongs to the parent; start "
+                  "the child afresh (multiprocessing's \"spawn\"), or use the cpu")
+      .with("device", memory.device.name());
+}
+
 }  // namespace
 
 Reference<Storage> Storage::allocate(DeviceMemory& memory, std::uint64_t bytes) {
+  if (memory.orphaned()) [[unlikely]]
+    refuse_orphan(memory);
   Account& account = tagged_account(memory.tensors);
   Stream& stream = current_stream(memory.device);
   void* place = take_object(sizeof(Storage));
   Block block;
   try {
     block = memory.checker == nullptr
-                ? memory.heap.allocate(bytes, kAlignment, stream, account)
+                ? memory.heap.allocate(bytes, kAlignment, stream, account, thread_lifetime())
                 : memory.checker->allocate(bytes, kAlignment, stream, account);
   } catch (...) {
     give_object(place);
@@ -82,8 +93,31 @@ Reference<Storage> Storage::allocate(DeviceMemory& memory, std::uint64_t bytes) 
   }
   auto* storage = new (place) Storage(memory);
   storage->account_ = &account;
+  storage->heap_ = &memory.heap;
   storage->block_ = block;
   storage->bytes_ = bytes;
+  return Reference<Storage>::adopt(storage);
+}
+
+Reference<Storage> Storage::allocate_pinned(DeviceMemory& locker, std::uint64_t bytes) {
+  if (locker.orphaned()) refuse_orphan(locker);
+  Account& account = tagged_account(locker.pinned);
+  DeviceMemory& host = memory_of(open_device(DeviceKind::kCpu, 0));
+  PinnedPool& pool = locker.pinned_pool();
+  void* place = take_object(sizeof(Storage));
+  Block block;
+  try {
+    block = pool.allocate(bytes, kAlignment, account);
+  } catch (...) {
+    give_object(place);
+    throw;
+  }
+  auto* storage = new (place) Storage(host);
+  storage->account_ = &account;
+  storage->heap_ = &pool.heap();
+  storage->block_ = block;
+  storage->bytes_ = bytes;
+  storage->pinned_ = true;
   return Reference<Storage>::adopt(storage);
 }
 
@@ -191,6 +225,13 @@ void Storage::refuse_asleep() const {
                                      " is asleep; call nbx.memory.wake() for its tag first");
 }
 
+void Storage::refuse_ended() const {
+  throw Error(ErrorKind::kValue,
+              "storage: its memory is of epoch " + std::to_string(memory_->epoch) + " of " +
+                  device().name() +
+                  ", which ended when a new one began; make the tensor again from its source");
+}
+
 void Storage::wait() {
   require_awake();
   if (!used_.load(std::memory_order_acquire)) return;
@@ -270,14 +311,14 @@ void Storage::destroy() noexcept {
     finish_view();
   } else if (finalizer_ != nullptr) {
     finish_borrowed();
-  } else if (memory_->checker != nullptr) [[unlikely]] {
+  } else if (memory_->checker != nullptr && !pinned_) [[unlikely]] {
     finish_checked();
   } else if (more_uses_.empty()) {
-    memory_->heap.free(block_, bytes_, *account_, use_.stream, use_.ticket);
+    heap_->free(block_, bytes_, *account_, use_.stream, use_.ticket);
   } else {
     try {
       more_uses_.push_back(use_);
-      memory_->heap.free_after(block_, bytes_, *account_, more_uses_.data(), more_uses_.size());
+      heap_->free_after(block_, bytes_, *account_, more_uses_.data(), more_uses_.size());
     } catch (const std::exception& error) {
       log(LogLevel::kError, std::string("storage: the memory is kept: ") + error.what());
     }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "heap/check.h"
 #include "heap/heap.h"
 #include "heap/reserved.h"
+#include "storage/pinned.h"
 #include "stream/stream.h"
 
 namespace nbx {
@@ -20,7 +22,7 @@ namespace nbx {
 /// Everything that serves memory on one device: its root account and its heap. One per opened
 /// device, made on first use, alive until exit.
 struct DeviceMemory {
-  explicit DeviceMemory(Device& opened);
+  explicit DeviceMemory(Device& opened, std::uint32_t number = 1);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -32,8 +34,39 @@ struct DeviceMemory {
   Account& pinned;   // root / "pinned": page-locked host memory
   Heap heap;
   const std::unique_ptr<Checker> checker = make_checker(heap, device);  // null: no check mode
+
+  /// Made on first use: most programs never lock memory.
+  [[nodiscard]] PinnedPool& pinned_pool();
+  [[nodiscard]] PinnedPool* known_pinned_pool() const noexcept {
+    return quick_pool_.load(std::memory_order_acquire);
+  }
+
+  /// Counts from 1; another object serves each epoch of a device.
+  const std::uint32_t epoch;
+  /// A later epoch began: the addresses of this one are void.
+  [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_relaxed); }
+  void end() noexcept { ended_.store(true, std::memory_order_relaxed); }
+  /// A forked child has the books, but not the device: nothing is allocated there any more.
+  [[nodiscard]] bool orphaned() const noexcept { return orphaned_; }
+  void orphan() noexcept { orphaned_ = !device.properties().integrated_work; }
+
+ private:
+  std::atomic<bool> ended_{false};
+  bool orphaned_ = false;  // set while the child has one thread
+  std::mutex pool_mutex_;
+  std::unique_ptr<PinnedPool> pool_;
+  std::atomic<PinnedPool*> quick_pool_{nullptr};
 };
 [[nodiscard]] DeviceMemory& memory_of(Device& device);
+/// Every address that the device issued before is void: its storages raise when they are used, and
+/// die without harm. Limits and options stay, the accounts start at zero. Returns the new epoch's
+/// memory. Throws Error(kUnsupported) for the cpu.
+DeviceMemory& begin_epoch(Device& device);
+/// Gives back what no live storage of an earlier epoch holds; returns the bytes. A driver that
+/// refuses is taken to have died with its epoch.
+std::uint64_t trim_ended(Device& device);
+/// True if the address lies in page-locked memory of this library's, of any device.
+[[nodiscard]] bool is_pinned(DeviceAddress address) noexcept;
 
 /// The calling thread's tag path ("", "kv", "weights/layer.3"); new storages are counted under it.
 [[nodiscard]] Account& tagged_account(Account& kind);
@@ -42,6 +75,9 @@ struct DeviceMemory {
 [[nodiscard]] Account& account_at(Account& kind, const std::string& path);
 /// Sets the calling thread's tag and returns the former one. "" is the untagged account.
 std::string set_tag(std::string path);
+/// How long what the calling thread allocates is expected to stay; the setter returns the former.
+[[nodiscard]] Lifetime thread_lifetime() noexcept;
+Lifetime set_thread_lifetime(Lifetime lifetime) noexcept;
 
 /// Reference-counted bytes. The address stays valid until the last reference drops.
 class Storage : public Counted<Storage> {
@@ -50,6 +86,10 @@ class Storage : public Counted<Storage> {
 
   /// New memory for the current stream, counted under the thread's tag.
   [[nodiscard]] static Reference<Storage> allocate(DeviceMemory& memory, std::uint64_t bytes);
+  /// Host memory that is page-locked for a device, counted there: a storage of the cpu whose copies
+  /// to and from the device run at full rate.
+  [[nodiscard]] static Reference<Storage> allocate_pinned(DeviceMemory& locker,
+                                                          std::uint64_t bytes);
   /// Memory of somebody else, used in place; `finalizer(owner)` runs once, when the last reference
   /// drops; not if this throws. `counted` bytes are charged to the "mapped" account (0 for memory
   /// counted elsewhere).
@@ -71,10 +111,17 @@ class Storage : public Counted<Storage> {
   [[nodiscard]] std::uint32_t generation() const noexcept { return block_.generation; }
   [[nodiscard]] bool writable() const noexcept { return writable_; }
   [[nodiscard]] bool borrowed() const noexcept { return finalizer_ != nullptr; }
+  [[nodiscard]] bool pinned() const noexcept { return pinned_; }
   [[nodiscard]] Account& account() const noexcept { return *account_; }
+  /// Throws Error(kValue) when the memory is of an epoch that ended.
+  void require_current() const {
+    if (memory_->ended()) [[unlikely]]
+      refuse_ended();
+  }
 
-  /// Throws Error(kValue) naming the tag while the memory is asleep: nothing may use it then.
+  /// The same, and naming the tag while the memory is asleep: nothing may use it then.
   void require_awake() const {
+    require_current();
     if (memory_->heap.is_asleep(block_)) [[unlikely]]
       refuse_asleep();
   }
@@ -104,8 +151,10 @@ class Storage : public Counted<Storage> {
   void finish_checked() noexcept;
   void finish_view() noexcept;
   [[noreturn]] void refuse_asleep() const;
+  [[noreturn]] void refuse_ended() const;
 
   DeviceMemory* memory_;
+  Heap* heap_ = nullptr;  // of the block
   Account* account_ = nullptr;
   Block block_;
   std::uint64_t bytes_ = 0;
@@ -120,6 +169,7 @@ class Storage : public Counted<Storage> {
   mutable ShortLock uses_lock_;
   std::atomic<bool> used_{false};  // there are uses
   bool writable_ = true;
+  bool pinned_ = false;
 };
 
 }  // namespace nbx

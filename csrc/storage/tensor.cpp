@@ -82,9 +82,10 @@ std::uint64_t bytes_of(DType dtype, std::int64_t count) {
   return total;
 }
 
-TensorMeta empty_tensor(DeviceMemory& memory, DType dtype, const std::int64_t* shape,
-                        std::int32_t rank) {
-  TensorMeta meta;
+namespace {
+
+/// A contiguous tensor that has no storage yet; its bytes.
+std::uint64_t lay_out(TensorMeta& meta, DType dtype, const std::int64_t* shape, std::int32_t rank) {
   meta.dtype = dtype;
   meta.layout.resize(rank);
   for (std::int32_t i = 0; i < rank; ++i) {
@@ -97,7 +98,25 @@ TensorMeta empty_tensor(DeviceMemory& memory, DType dtype, const std::int64_t* s
   }
   const std::uint64_t bytes = bytes_of(dtype, meta.layout.element_count());
   meta.layout.set_contiguous_strides();
+  return bytes;
+}
+
+}  // namespace
+
+TensorMeta empty_tensor(DeviceMemory& memory, DType dtype, const std::int64_t* shape,
+                        std::int32_t rank) {
+  TensorMeta meta;
+  const std::uint64_t bytes = lay_out(meta, dtype, shape, rank);
   meta.storage = Storage::allocate(memory, bytes);
+  meta.data = meta.storage->address();
+  return meta;
+}
+
+TensorMeta pinned_tensor(DeviceMemory& locker, DType dtype, const std::int64_t* shape,
+                         std::int32_t rank) {
+  TensorMeta meta;
+  const std::uint64_t bytes = lay_out(meta, dtype, shape, rank);
+  meta.storage = Storage::allocate_pinned(locker, bytes);
   meta.data = meta.storage->address();
   return meta;
 }

@@ -70,5 +70,8 @@ struct TensorMeta {
 /// Throws Error(kValue) for a negative extent, Error(kOverflow), Error(kOutOfMemory).
 [[nodiscard]] TensorMeta empty_tensor(DeviceMemory& memory, DType dtype, const std::int64_t* shape,
                                       std::int32_t rank);
+/// The same on the cpu, in memory that is page-locked for the device of `locker`.
+[[nodiscard]] TensorMeta pinned_tensor(DeviceMemory& locker, DType dtype, const std::int64_t* shape,
+                                       std::int32_t rank);
 
 }  // namespace nbx

@@ -52,6 +52,8 @@ void copy_from_host(const TensorMeta& destination, const void* source, std::uint
     return;
   }
   submit(destination, destination.data, address_of(source), bytes, CopyKind::kHostToDevice);
+  // The driver takes the bytes of other memory before it returns.
+  if (is_pinned(address_of(source))) destination.storage->wait();
 }
 
 void copy_to_host(const TensorMeta& source, void* destination, std::uint64_t bytes) {
@@ -65,7 +67,7 @@ void copy_to_host(const TensorMeta& source, void* destination, std::uint64_t byt
   source.storage->wait();
 }
 
-void copy_across(const TensorMeta& destination, const TensorMeta& source) {
+void copy_across(const TensorMeta& destination, const TensorMeta& source, bool waited) {
   const std::uint64_t bytes = bytes_of(source.dtype, source.layout.element_count());
   Device& from = source.device();
   Device& to = destination.device();
@@ -78,6 +80,10 @@ void copy_across(const TensorMeta& destination, const TensorMeta& source) {
     source.storage->require_awake();
     submit(destination, destination.data, source.data, bytes, CopyKind::kDeviceToDevice);
     source.storage->touch(current_stream(to));
+  } else if (source.storage->pinned() && !to.host_readable()) {
+    submit(destination, destination.data, source.data, bytes, CopyKind::kHostToDevice);
+    source.storage->touch(current_stream(to));
+    if (waited) source.storage->wait();
   } else if (from.host_readable()) {
     source.storage->wait();
     copy_from_host(destination, pointer_to(source.data), bytes);

@@ -13,7 +13,8 @@ void copy_from_host(const TensorMeta& destination, const void* source, std::uint
 /// Copies a contiguous tensor to the host; complete when it returns. Callers that hold the Python
 /// lock release it first unless the storage is idle.
 void copy_to_host(const TensorMeta& source, void* destination, std::uint64_t bytes);
-/// Copies between contiguous tensors of equal byte size, on any two devices.
-void copy_across(const TensorMeta& destination, const TensorMeta& source);
+/// Copies between contiguous tensors of equal byte size, on any two devices. A page-locked source
+/// may be written to again when this returns, unless it is not `waited` for.
+void copy_across(const TensorMeta& destination, const TensorMeta& source, bool waited = true);
 
 }  // namespace nbx

@@ -17,6 +17,12 @@ VARIABLES: tuple[tuple[str, str, str, str], ...] = (
     ("NBX_MEMORY_BUDGET", "bytes", "",
      "Budget of every device's root account, such as \"2 GiB\" or \"80%\"; empty sets none"
      " beyond the device's own."),
+    ("NBX_MEMORY_SLACK", "real", "0",
+     "Share of the peak of live bytes, from 0 to 1, that every heap may hold beyond it"
+     " before free pages are moved to where they are wanted."),
+    ("NBX_CENSUS", "flag", "0",
+     "1 replaces every device but the cpu by a simulated one without memory behind its"
+     " addresses: programs plan and allocate, and nothing is computed."),
     ("NBX_MEMORY_EVENTS", "integer", "16384",
      "Events of the allocator that the recorder keeps for each thread, 32 bytes each; "
      "0 turns it off."),

@@ -34,7 +34,7 @@ def variables() -> list[Variable]:
     return [Variable(*row, os.environ.get(row[0]) or None) for row in VARIABLES]
 
 
-def get(name: str, total: int | None = None) -> str | int | bool | None:
+def get(name: str, total: int | None = None) -> str | int | float | bool | None:
     """Return a variable's value, read now.
 
     Parameters
@@ -46,7 +46,7 @@ def get(name: str, total: int | None = None) -> str | int | bool | None:
 
     Returns
     -------
-    str, int, bool or None
+    str, int, float, bool or None
         By the variable's type; None for empty text.
     """
     for variable in variables():
@@ -56,13 +56,15 @@ def get(name: str, total: int | None = None) -> str | int | bool | None:
     raise InvalidValueError(f"env.get: unknown variable {name!r}; known are {known}")
 
 
-def _typed(variable: Variable, total: int | None) -> str | int | bool | None:
+def _typed(variable: Variable, total: int | None) -> str | int | float | bool | None:
     text = variable.default if variable.value is None else variable.value
     if text == "":
         return None
     try:
         if variable.type == "integer":
             return int(text)
+        if variable.type == "real":
+            return float(text)
         if variable.type == "bytes":
             return _core.parse_bytes(text, total)
         if variable.type == "flag":

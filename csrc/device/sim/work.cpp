@@ -147,6 +147,8 @@ Status submit_copy(World& world, std::int32_t ordinal, const std::shared_ptr<Sim
         !world.pinned(source.address, source.bytes)) {
       action->snapshot();
     }
+  } else if (destination.ordinal == kHost) {
+    std::memset(pointer_to(destination.address), 0, source.bytes);  // nothing lies there
   }
   return world.submit(stream, std::move(action), static_cast<double>(source.bytes) / rate);
 }

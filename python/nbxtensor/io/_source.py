@@ -46,7 +46,13 @@ class Source:
                 raw = raw.clone()
             raw = raw.view(dtype)
         found = raw.reshape(shape)
-        return found if reads_host else found.to(device)
+        if reads_host:
+            return found
+        former = _core.memory_set_steady(True)  # weights stay
+        try:
+            return found.to(device)
+        finally:
+            _core.memory_set_steady(former)
 
 
 class Span(NamedTuple):

@@ -19,7 +19,8 @@ class Row:
     ----------
     kind : str
         ``"device"`` (tensors of the heap), ``"mapped"`` (files and arrays used in place),
-        ``"pinned"`` (page-locked host memory); ``""`` for the whole device.
+        ``"pinned"`` (page-locked host memory), ``"external"`` (what libraries said they hold);
+        ``""`` for the whole device.
     tag : str
         Path of the tag, ``""`` for the account of the kind itself.
     bytes : int
@@ -76,7 +77,7 @@ class Report:
     rows : tuple of Row
         Every account, the device's first, parents before children.
     total : int
-        Bytes counted on the device: tensors, memory used in place, and pinned memory.
+        Bytes counted on the device: tensors, memory used in place, pinned memory, libraries.
     peak : int
         Most that was counted at one time.
     parked, pending, external : int

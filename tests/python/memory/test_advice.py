@@ -29,7 +29,9 @@ def test_pieces_and_axis() -> None:
     assert "Cut axis 1 of (2, 125) into pieces of 31: (2, 31)." in what_would_have_fit(
         oom, (2, 125)
     )
-    assert "No axis" in what_would_have_fit(oom, (2, 3, 3))
+    text = what_would_have_fit(oom, (2, 3, 3))
+    assert "Cut axes 0 and 1 of (2, 3, 3) into pieces of shape (1, 1, 3)." in text
+    assert "No cut" in what_would_have_fit(oom, (1, 3))
     assert "whole device" not in text
 
 
@@ -39,6 +41,7 @@ def test_nothing_free_and_more_than_the_device() -> None:
     assert "whole device has 500 B" in text
 
 
+# answers: 33
 @pytest.mark.parametrize("extent", [1, 7, 1000, 12345])
 def test_a_piece_of_the_advice_fits(extent: int) -> None:
     """The advice, followed, succeeds: a real refusal, then the largest size that it names."""

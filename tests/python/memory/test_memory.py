@@ -41,6 +41,7 @@ def test_tag_counts_what_the_block_allocates(rng: np.random.Generator) -> None:
     assert memory.report("cpu").by_tag()["test_tag"] == start
 
 
+# answers: 69
 def test_tags_nest_and_come_back_after_an_error() -> None:
     with memory.tag("outer"):
         with pytest.raises(KeyError), memory.tag("inner"):
@@ -113,7 +114,9 @@ def test_report_adds_up_to_the_byte(rng: np.random.Generator) -> None:
     assert sum(report.by_tag().values()) == report.total
     assert report.total == memory.allocated("cpu")
     stats = memory.stats("cpu")
-    assert stats.allocated == stats.live + stats.in_place + stats.pinned == report.total
+    assert stats.allocated == report.total
+    parts = stats.live + stats.in_place + stats.pinned + stats.registered
+    assert stats.allocated == parts
     assert stats.mapped == stats.live + stats.parked + stats.pending
     assert stats.objects == report.rows[0].objects
     for row in report.rows:
@@ -163,6 +166,7 @@ def test_printed_lines_add_up_at_each_depth() -> None:
     assert repr(report) == "<Report of cpu: 1000 bytes in 12 objects>"
 
 
+# answers: 88
 def test_memory_used_in_place_is_counted_under_the_tag() -> None:
     buffer = bytearray(12345)
     with memory.tag("mapped_test"):
@@ -200,6 +204,7 @@ def test_budget_holds_to_the_byte_and_comes_back(before: memory.Stats) -> None:
     assert memory.allocated("cpu") == before.allocated
 
 
+# answers: 37
 def test_budget_of_a_tag(before: memory.Stats) -> None:
     memory.budget("1 KiB", "cpu", tag="limited/part")
     with memory.tag("limited/part/below"):
@@ -286,3 +291,41 @@ def test_threads_share_one_account(before: memory.Stats) -> None:
     for thread in threads:
         thread.join()
     assert memory.allocated("cpu") == before.allocated
+
+
+# answers: 71
+def test_peak_scopes_nest_and_overlap(before: memory.Stats) -> None:
+    with memory.peak(device="cpu") as outer:
+        first = take(1_000_000)
+        with memory.peak(device="cpu") as inner, memory.tag("scoped"):
+            with memory.peak("scoped", "cpu") as tagged:
+                second = take(300_000)
+                del second
+            assert tagged.bytes == granted(300_000)
+            assert inner.bytes == before.allocated + granted(1_000_000) + granted(300_000)
+        del first
+        later = take(5000)
+    assert inner.bytes == outer.bytes
+    assert (inner.error, outer.error, tagged.error) == (0, 0, 0)
+    with memory.peak(device="cpu") as empty:
+        pass
+    assert empty.bytes == before.allocated + granted(5000)
+    memory.reset_peak("cpu")
+    assert outer.bytes == before.allocated + granted(1_000_000) + granted(300_000)
+    del later
+
+
+def test_overlapping_peaks_end_in_any_order(before: memory.Stats) -> None:
+    one, two = memory.peak(device="cpu"), memory.peak(device="cpu")
+    one.__enter__()
+    held = take(100_000)
+    two.__enter__()
+    one.__exit__(None, None, None)
+    more = take(200_000)
+    two.__exit__(None, None, None)
+    assert one.bytes == before.allocated + granted(100_000)
+    assert two.bytes == before.allocated + granted(100_000) + granted(200_000)
+    with pytest.raises(RuntimeError, match="runs already"), one:
+        one.__enter__()
+    assert "bytes" in repr(one)
+    del held, more

@@ -40,7 +40,7 @@ def test_more_than_the_device_is_refused_by_the_device(start: memory.Stats) -> N
     with pytest.raises(_core.OutOfMemoryError, match="no release can help") as caught:
         _core.Storage(size, DEVICE)
     assert caught.value.requested == size
-    assert not hasattr(caught.value, "budget")
+    assert caught.value.budget is None
     text = memory.what_would_have_fit(caught.value, (4, size // 4))
     assert "2 pieces" in text
     assert "Cut axis 0" in text
@@ -60,6 +60,7 @@ def test_a_failed_load_leaves_the_account_as_it_was(start: memory.Stats) -> None
         held.clear()
 
 
+# answers: 12
 def test_memory_that_queued_work_holds_is_waited_for(start: memory.Stats) -> None:
     streams = [runtime.Stream(DEVICE), runtime.Stream(DEVICE)]
     size = 40 << 20

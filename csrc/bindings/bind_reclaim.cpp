@@ -1,0 +1,195 @@
+// What Python does about full memory: reclaimers, memory of libraries, epochs, page-locked memory.
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/arguments.h"
+#include "bindings/bindings.h"
+#include "core/log.h"
+#include "heap/blocking.h"
+#include "storage/storage.h"
+
+namespace nbx {
+namespace {
+
+namespace py = pybind11;
+
+DeviceMemory& memory_named(const py::object& device) {
+  try {
+    return memory_of(python::to_device(device.ptr()));
+  } catch (const python::PythonError&) {
+    throw py::error_already_set();
+  }
+}
+
+// ---- reclaimers ----------------------------------------------------------------------------
+
+/// A Python function that frees memory; called from any thread that does not hold the Python lock.
+class PythonReclaimer {
+ public:
+  explicit PythonReclaimer(py::object function) : function_(function.release().ptr()) {}
+  PythonReclaimer(const PythonReclaimer&) = delete;
+  PythonReclaimer& operator=(const PythonReclaimer&) = delete;
+  ~PythonReclaimer() {
+    if (Py_IsInitialized() == 0) return;
+    const python::Locked locked;
+    Py_DECREF(function_);
+  }
+
+  std::uint64_t operator()(std::uint64_t bytes) const {
+    if (Py_IsInitialized() == 0) return 0;
+    const python::Locked locked;
+    const auto size = py::reinterpret_steal<py::object>(PyLong_FromUnsignedLongLong(bytes));
+    const auto freed =
+        py::reinterpret_steal<py::object>(PyObject_CallOneArg(function_, size.ptr()));
+    if (!freed) {
+      PyErr_WriteUnraisable(function_);
+      return 0;
+    }
+    const unsigned long long value = PyLong_AsUnsignedLongLong(freed.ptr());
+    if (PyErr_Occurred() == nullptr) return value;
+    PyErr_WriteUnraisable(function_);
+    return 0;
+  }
+
+ private:
+  PyObject* function_;
+};
+
+/// The heaps know each by a number of their own; a new epoch's heap gives it another.
+struct Registration {
+  std::uint64_t key;
+  Device* device;
+  Heap* heap;
+  std::uint64_t number;
+  double cost;
+  std::shared_ptr<PythonReclaimer> call;
+};
+struct Registrations {
+  std::mutex mutex;
+  std::uint64_t next = 1;
+  std::vector<Registration> known;
+};
+
+Registrations& registrations() {
+  static auto* const instance = std::make_unique<Registrations>().release();
+  return *instance;
+}
+
+std::uint64_t enlist(Heap& heap, double cost, const std::shared_ptr<PythonReclaimer>& call) {
+  return heap.add_reclaimer(cost, [call](std::uint64_t bytes) { return (*call)(bytes); });
+}
+
+std::uint64_t add_reclaimer(const py::object& device, double cost, const py::object& function) {
+  DeviceMemory& memory = memory_named(device);
+  if (!(cost >= 0.0)) {
+    throw Error(ErrorKind::kValue,
+                "reclaimer: cost is " + std::to_string(cost) + "; give a number at least 0");
+  }
+  auto call = std::make_shared<PythonReclaimer>(function);
+  const std::uint64_t number = enlist(memory.heap, cost, call);
+  Registrations& all = registrations();
+  const std::lock_guard<std::mutex> guard(all.mutex);
+  all.known.push_back({all.next, &memory.device, &memory.heap, number, cost, std::move(call)});
+  return all.next++;
+}
+
+void remove_reclaimer(std::uint64_t key) {
+  Registration removed{};
+  {
+    Registrations& all = registrations();
+    const std::lock_guard<std::mutex> guard(all.mutex);
+    const auto found = std::find_if(all.known.begin(), all.known.end(),
+                                    [&](const Registration& row) { return row.key == key; });
+    if (found == all.known.end()) return;
+    removed = std::move(*found);
+    all.known.erase(found);
+  }
+  removed.heap->remove_reclaimer(removed.number);
+}
+
+std::uint32_t new_epoch(const py::object& device) {
+  Device& opened = memory_named(device).device;
+  DeviceMemory* memory = nullptr;
+  {
+    const BlockingScope scope;
+    memory = &begin_epoch(opened);
+  }
+  Registrations& all = registrations();
+  const std::lock_guard<std::mutex> guard(all.mutex);
+  for (Registration& row : all.known) {
+    if (row.device != &opened) continue;
+    row.heap->remove_reclaimer(row.number);
+    row.heap = &memory->heap;
+    row.number = enlist(memory->heap, row.cost, row.call);
+  }
+  return memory->epoch;
+}
+
+// ---- memory of libraries -------------------------------------------------------------------
+
+/// Changes what a library is counted with; nothing changes when a budget refuses.
+void set_external(const py::object& device, const std::string& name, std::uint64_t former,
+                  std::uint64_t bytes) {
+  DeviceMemory& memory = memory_named(device);
+  Account& account = account_at(memory.root.child("external"), name);
+  if (former != 0) account.release(former, former);
+  if (bytes == 0) return;
+  Account* refused = account.reserve(bytes, bytes);
+  if (refused == nullptr) return;
+  if (former != 0 && account.reserve(former, former) != nullptr) {
+    log(LogLevel::kError, "external: " + name + " lost its count of " + std::to_string(former) +
+                              " bytes to another thread");
+  }
+  throw memory.heap.over_budget(bytes, *refused);
+}
+
+// ---- page-locked memory --------------------------------------------------------------------
+
+py::object make_pinned(const py::object& shape, const py::object& dtype, const py::object& device) {
+  try {
+    DeviceMemory& memory = memory_named(device);
+    const Extents extents = python::to_extents(shape.ptr(), "shape");
+    TensorMeta meta = pinned_tensor(memory, python::to_dtype(dtype.ptr()), extents.values,
+                                    static_cast<std::int32_t>(extents.count));
+    return py::reinterpret_steal<py::object>(python::wrapped(std::move(meta)));
+  } catch (const python::PythonError&) {
+    throw py::error_already_set();
+  }
+}
+
+bool is_pinned_tensor(const py::object& tensor) {
+  try {
+    return python::to_tensor(tensor.ptr(), "is_pinned").storage->pinned();
+  } catch (const python::PythonError&) {
+    throw py::error_already_set();
+  }
+}
+
+}  // namespace
+
+void bind_reclaim(py::module_& module) {
+  module.def("memory_add_reclaimer", &add_reclaimer, py::arg("device"), py::arg("cost"),
+             py::arg("function"),
+             "Ask function(bytes) -> bytes freed before a request is refused; returns a key.");
+  module.def("memory_remove_reclaimer", &remove_reclaimer, py::arg("key"),
+             "Ask a function no more.");
+  module.def("memory_new_epoch", &new_epoch, py::arg("device"),
+             "Make every address void that the device issued; returns the epoch's number.");
+  module.def(
+      "memory_epoch", [](const py::object& device) { return memory_named(device).epoch; },
+      py::arg("device"), "Number of the device's epoch, from 1 on.");
+  module.def("memory_set_external", &set_external, py::arg("device"), py::arg("name"),
+             py::arg("former"), py::arg("bytes"), "Count bytes that a library holds.");
+  module.def("memory_pinned", &make_pinned, py::arg("shape"), py::arg("dtype"), py::arg("device"),
+             "A host tensor in memory that is page-locked for the device.");
+  module.def("memory_is_pinned", &is_pinned_tensor, py::arg("tensor"),
+             "Whether a tensor lies in page-locked memory of this library's.");
+}
+
+}  // namespace nbx

@@ -1,0 +1,158 @@
+"""Who is asked for memory before a request is refused, and what libraries hold."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import MethodType, TracebackType
+from typing import Any
+
+from nbxtensor import _core
+from nbxtensor.errors import InvalidTypeError, InvalidValueError
+
+
+class reclaimer:  # noqa: N801
+    """Ask a function for memory before a request is refused.
+
+    The function is called with the bytes that are missing, frees what it can spare, and returns the
+    bytes that it freed; None means that it does not know, and the request is tried again. Functions
+    are asked in order of cost, each only if those before it did not free enough. It may allocate,
+    and must not wait for other threads that do. An exception in it is logged and counts as 0 bytes:
+    it never takes the place of the refusal.
+
+    It is asked until it is closed. A method is held weakly: it leaves with its object.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(bytes: int) -> int | None``.
+    cost : float
+        What using the memory costs the program, in whatever unit: small is asked first.
+    device : device or str, optional
+        The device whose requests are meant; the default device if not given.
+
+    Examples
+    --------
+    >>> def drop(bytes):
+    ...     return cache.evict(bytes)
+    >>> with memory.reclaimer(drop, cost=2.0, device="cuda:0"):
+    ...     serve()
+    """
+
+    def __init__(
+        self, function: Callable[[int], int | None], cost: float = 1.0, device: Any = None
+    ) -> None:
+        if not callable(function):
+            raise InvalidTypeError(f"reclaimer: got {function!r}; give a function of the bytes")
+        if isinstance(cost, bool) or not isinstance(cost, (int, float)):
+            raise InvalidTypeError(f"reclaimer: cost is {cost!r}; give a number at least 0")
+        self._key: int | None = None
+        if isinstance(function, MethodType):
+            # The registration knows the object by the weak reference only.
+            keys: list[int] = []
+            method = weakref.WeakMethod(function, lambda _: _close_all(keys))
+            call = _guarded(lambda missing: _call_weakly(method, missing))
+            keys.append(_core.memory_add_reclaimer(device, float(cost), call))
+            self._key = keys[0]
+        else:
+            self._key = _core.memory_add_reclaimer(device, float(cost), _guarded(function))
+
+    def close(self) -> None:
+        """Ask it no more; without effect the second time."""
+        if self._key is not None:
+            _core.memory_remove_reclaimer(self._key)
+            self._key = None
+
+    def __enter__(self) -> reclaimer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _close_all(keys: list[int]) -> None:
+    for key in keys:
+        _core.memory_remove_reclaimer(key)
+
+
+def _call_weakly(method: weakref.WeakMethod[Any], missing: int) -> int | None:
+    function = method()
+    return 0 if function is None else function(missing)
+
+
+def _guarded(function: Callable[[int], int | None]) -> Callable[[int], int]:
+    """Turn errors into log lines: they must not hide the refusal."""
+
+    def call(missing: int) -> int:
+        try:
+            freed = function(missing)
+            if freed is None:
+                return 1  # unknown: worth another try
+            if isinstance(freed, bool) or not isinstance(freed, int) or freed < 0:
+                raise TypeError(f"returned {freed!r}; return the bytes that it freed, or None")
+            return min(freed, 2**63 - 1)
+        except Exception as error:
+            name = getattr(function, "__qualname__", repr(function))
+            _core.log("error", f"reclaimer: {name}: {type(error).__name__}: {error}")
+            return 0
+
+    return call
+
+
+class external:  # noqa: N801
+    """Count memory that a library holds on a device outside of this one's heap.
+
+    It is shown by name in the report and counted in the device's budget, from the call until
+    `close` or the end of the ``with`` block.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"nccl"``, or a path as of a tag.
+    bytes : int or str
+        What the library holds, such as ``"512 MiB"``.
+    device : device or str, optional
+        The default device if not given.
+
+    Raises
+    ------
+    OutOfMemoryError
+        If a budget has no room for it; nothing is counted then.
+    """
+
+    def __init__(self, name: str, bytes: int | str, device: Any = None) -> None:
+        if not isinstance(name, str) or not name:
+            raise InvalidValueError(f"external: name is {name!r}; give a text such as 'nccl'")
+        self._name = name
+        self._device = device
+        self.bytes = 0
+        self.resize(bytes)
+
+    def resize(self, bytes: int | str) -> None:
+        """Set what the library holds now; as before if a budget refuses."""
+        size = _core.parse_bytes(bytes)
+        _core.memory_set_external(self._device, self._name, self.bytes, size)
+        self.bytes = size
+
+    def close(self) -> None:
+        """Count it no more."""
+        self.resize(0)
+
+    def __enter__(self) -> external:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<external {self._name!r}: {self.bytes} bytes>"
