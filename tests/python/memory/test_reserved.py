@@ -33,7 +33,7 @@ def test_a_cache_grows_without_moving(device: str) -> None:
     address = cache.address
     assert cache.commit(MEGA) == 2 * MEGA
     first = cache.tensor((1024, 256), "float32")
-    first.copy_(nbx.tensor(values, device=device))
+    first.copy_(nbx.asarray(values, device=device))
     assert cache.commit(40 * MEGA) == 40 * MEGA
     assert cache.address == address == first.data_ptr()
     assert memory.allocated(device) == before + 40 * MEGA

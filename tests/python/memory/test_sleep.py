@@ -27,7 +27,7 @@ def nothing_left() -> Iterator[None]:
 def filled(rows: int, tag: str) -> tuple[Any, np.ndarray]:
     values = np.arange(rows * 1024, dtype=np.float32).reshape(rows, 1024)
     with memory.tag(tag):
-        return nbx.tensor(values, device=DEVICE), values
+        return nbx.asarray(values, device=DEVICE), values
 
 
 def test_contents_and_addresses_stay_and_the_bytes_leave_the_account() -> None:
@@ -48,7 +48,7 @@ def test_contents_and_addresses_stay_and_the_bytes_leave_the_account() -> None:
 
 def test_a_sleeping_tensor_is_refused_by_name() -> None:
     tensor, values = filled(600, "sleep_test")
-    other = nbx.tensor(values, device=DEVICE)
+    other = nbx.asarray(values, device=DEVICE)
     view = tensor[10:20]
     memory.sleep("sleep_test", DEVICE)
     for use in (
@@ -69,7 +69,7 @@ def test_others_have_the_budget_meanwhile() -> None:
     tensor, values = filled(1024, "sleep_test")
     with memory.budget(memory.allocated(DEVICE) + MEGA, DEVICE):
         memory.sleep("sleep_test", DEVICE)
-        other = nbx.empty((1024, 1024), nbx.float32, device=DEVICE)
+        other = nbx.empty((1024, 1024), dtype=nbx.float32, device=DEVICE)
         with pytest.raises(nbx.OutOfMemoryError):
             memory.wake("sleep_test", DEVICE)
         assert memory.sleeping("sleep_test", DEVICE).blocks == 1
