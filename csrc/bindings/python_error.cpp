@@ -45,10 +45,10 @@ const std::array kClasses = {
 /// Attributes of every OutOfMemoryError; None is "unknown", never 0. Bytes unless the name says
 /// otherwise.
 constexpr std::array kMemoryFigures = {
-    "requested",   "granted",      "device",        "device_idx",  "tag",       "live",
-    "parked",      "pending",      "pool_cached",   "pool_blocks", "blocks",    "largest_hole",
-    "driver_free", "driver_total", "external",      "shortfall",   "would_fit", "budget",
-    "held",        "tags",         "pending_frees", "advice"};
+    "requested",   "granted",      "device",          "device_idx",  "tag",       "live",
+    "parked",      "pending",      "pool_cached",     "pool_blocks", "blocks",    "largest_hole",
+    "driver_free", "driver_total", "external",        "shortfall",   "would_fit", "budget",
+    "held",        "tags",         "pending_streams", "fits_if"};
 
 // Strong references for the life of the process.
 PyObject* base_class = nullptr;
