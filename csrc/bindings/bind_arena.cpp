@@ -21,6 +21,7 @@
 #include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/python_lock.h"
+#include "core/environment.h"
 #include "storage/tensor.h"
 
 namespace nbx {
@@ -151,7 +152,10 @@ void bind_carver(py::module_& module) {
 void bind_arenas(py::module_& module) {
   py::class_<Arena, Carver, std::shared_ptr<Arena>>(module, "Arena", "Bump pointer with reset.")
       .def(py::init([](const std::string& name, std::uint64_t capacity, const py::object& device,
-                       bool guarded) { return make<Arena>(name, device, capacity, guarded); }),
+                       std::optional<bool> guarded) {
+             const bool checked = guarded ? *guarded : environment_flag("NBX_MEMORY_CHECK");
+             return make<Arena>(name, device, capacity, checked);
+           }),
            py::arg("name"), py::arg("capacity"), py::arg("device"), py::arg("guarded"))
       .def(
           "alloc",

@@ -299,7 +299,7 @@ class Arena(Carver):
     """
     Bump pointer with reset.
     """
-    def __init__(self, name: str, capacity: typing.SupportsInt | typing.SupportsIndex, device: typing.Any, guarded: bool) -> None:
+    def __init__(self, name: str, capacity: typing.SupportsInt | typing.SupportsIndex, device: typing.Any, guarded: bool | None) -> None:
         ...
     def alloc(self, nbytes: typing.SupportsInt | typing.SupportsIndex) -> int:
         """

@@ -123,9 +123,10 @@ class Arena(_Carved):
         The default device if not given.
     name : str
         What it is called in errors.
-    guarded : bool
+    guarded : bool, optional
         Put 256 bytes of a pattern behind every carving; `verify`, `reset` and `free` raise
-        ValueError if one was overwritten. They wait for the device then.
+        ValueError if one was overwritten, and wait for the device to see it. As
+        ``NBX_MEMORY_CHECK`` says if not given.
 
     Examples
     --------
@@ -141,7 +142,7 @@ class Arena(_Carved):
         device: Any = None,
         *,
         name: str = "unnamed",
-        guarded: bool = False,
+        guarded: bool | None = None,
     ) -> None:
         self._arena = _core.Arena(name, capacity, device, guarded)
         self._core = self._arena
