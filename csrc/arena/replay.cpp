@@ -342,7 +342,7 @@ ReplayReport replay_simulated(std::int32_t ordinal, std::optional<std::uint64_t>
                               const ReplayTrace& trace, const ReplayOptions& options) {
   const std::uint64_t bytes = memory ? *memory : 2 * peak_of(trace);
   const SimulatedSettings former(ordinal);
-  sim::set_backing(ordinal, sim::Backing::kNone);
+  if (sim::backing(ordinal) != sim::Backing::kNone) sim::set_backing(ordinal, sim::Backing::kNone);
   sim::set_memory(ordinal,
                   std::max(kSimGranule, (bytes + kSimGranule - 1) / kSimGranule * kSimGranule));
   return replay(simulated_device(ordinal), trace, options);
