@@ -129,9 +129,9 @@ void Arena::check_guards() {
     throw Error(ErrorKind::kValue,
                 title() + ": carving " + std::to_string(carving.number) + " of " +
                     std::to_string(carving.bytes) + " bytes at offset " +
-                    std::to_string(carving.address - base()) + " was written past its end, up to " +
-                    std::to_string((wrong - read.begin()) * 4 + 4) +
-                    " bytes or more into the guard behind its padding");
+                    std::to_string(carving.address - base()) +
+                    " was written past its end, from byte " +
+                    std::to_string((wrong - read.begin()) * 4) + " behind its padding on");
   }
 }
 
