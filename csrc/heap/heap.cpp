@@ -46,16 +46,15 @@ Heap::Heap(Device& device, ShortLock* lock, bool virtual_memory)
 
 Heap::~Heap() {
   // Blocks that are still live keep their segments: somebody may still read them.
-  {
-    const State::Recall recall(*state_);
-  }
-  state_->close_fronts();
   try {
+    // While all is recalled, slabs whose last slots were waited for go back as well.
+    const State::Recall recall(*state_);
     state_->poll();
     state_->release_unused(0);
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, std::string("heap: ") + error.what());
   }
+  state_->close_fronts();
 }
 
 Block Heap::allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& stream, Account& account,
