@@ -75,6 +75,7 @@ from nbxtensor.dtype import promote_types as promote_types
 from nbxtensor import quant as quant
 from nbxtensor import random as random
 from nbxtensor.ops.views import real as real
+from nbxtensor.tensor import record_use as record_use
 from nbxtensor.ops.views import reshape as reshape
 from nbxtensor.dtype import result_type as result_type
 from nbxtensor._core import set_num_threads as set_num_threads

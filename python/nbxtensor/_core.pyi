@@ -5,7 +5,6 @@
 from __future__ import annotations
 import collections.abc
 import typing
-import typing_extensions
 import builtins
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, SupportsIndex, overload
@@ -63,6 +62,28 @@ class OutOfMemoryError(Error, MemoryError, RuntimeError):
     """
     The memory or its budget does not suffice; the figures are attributes.
     """
+    blocks = None
+    budget = None
+    device = None
+    device_idx = None
+    driver_free = None
+    driver_total = None
+    external = None
+    fits_if = None
+    granted = None
+    held = None
+    largest_hole = None
+    live = None
+    parked = None
+    pending = None
+    pending_streams = None
+    pool_blocks = None
+    pool_cached = None
+    requested = None
+    shortfall = None
+    tag = None
+    tags = None
+    would_fit = None
 class Device:
     """
     One device; there is one object for each.
@@ -122,6 +143,11 @@ class Stream:
     """
     An ordered queue of work.
     """
+    @staticmethod
+    def external(handle: typing.SupportsInt | typing.SupportsIndex, device: typing.Any = None) -> Stream:
+        """
+        A stream that another library made, by its driver's handle; never destroyed from here.
+        """
     def __enter__(self) -> Stream:
         ...
     def __eq__(self, other: typing.Any) -> bool:
@@ -222,6 +248,11 @@ class sim:
         Forget all faults.
         """
     @staticmethod
+    def foreign_fill(device: typing.SupportsInt | typing.SupportsIndex, address: typing.SupportsInt | typing.SupportsIndex, value: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex, stream: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Submit a fill that no tensor knows of, as another library would.
+        """
+    @staticmethod
     def seconds() -> float:
         """
         The virtual clock.
@@ -241,6 +272,47 @@ class sim:
         """
         Set the bytes that another process holds.
         """
+class CapturedGraph:
+    """
+    Recorded work with the memory that it uses.
+    """
+    def launch(self, stream: Stream = None) -> None:
+        """
+        Run the recorded work in the order of the stream, the current one if none is given.
+        """
+class Capture:
+    """
+    A context that records the work of a stream instead of running it.
+    """
+    def __enter__(self) -> Capture:
+        ...
+    def __exit__(self, *args) -> None:
+        ...
+    def __init__(self, stream: Stream) -> None:
+        ...
+    @property
+    def graph(self) -> CapturedGraph:
+        ...
+class Recording:
+    """
+    Every event from its construction to stop().
+    """
+    def __init__(self, limit: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def stop(self) -> tuple:
+        """
+        End it and return the rest.
+        """
+    def take(self) -> tuple:
+        """
+        The events that filled up since the last call: (words, threads, missing).
+        """
+    @property
+    def lost(self) -> int:
+        ...
+    @property
+    def running(self) -> bool:
+        ...
 class Carver:
     """
     One heap block that others are carved from.
@@ -401,6 +473,45 @@ class BlockLayout:
     @property
     def total(self) -> int:
         ...
+class Reserved:
+    """
+    Addresses under which memory grows and shrinks.
+    """
+    def __init__(self, device: typing.Any, bytes: typing.SupportsInt | typing.SupportsIndex, steady: bool) -> None:
+        ...
+    def commit(self, bytes: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Memory under at least the first bytes; returns how many have it.
+        """
+    def decommit(self, keep: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Memory under no more than the first bytes; returns how many have it.
+        """
+    def tensor(self, shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], dtype: typing.Any, offset: typing.SupportsInt | typing.SupportsIndex) -> typing.Any:
+        """
+        A contiguous tensor of committed bytes.
+        """
+    @property
+    def account(self) -> str:
+        ...
+    @property
+    def address(self) -> int:
+        ...
+    @property
+    def capacity(self) -> int:
+        ...
+    @property
+    def committed(self) -> int:
+        ...
+    @property
+    def device(self) -> str:
+        ...
+    @property
+    def granule(self) -> int:
+        ...
+    @property
+    def views(self) -> int:
+        ...
 class Plan:
     """
     What one call of an op does, decided once for a key.
@@ -410,6 +521,10 @@ class Plan:
     @property
     def step_count(self) -> int:
         ...
+def check_memory(device: typing.Any = None) -> list[str]:
+    """
+    In check mode: look at every block, and return what was found so far.
+    """
 def current_stream(device: typing.Any = None) -> Stream:
     """
     The calling thread's stream on the device.
@@ -454,17 +569,61 @@ def make_plan(intervals: collections.abc.Sequence[tuple[typing.SupportsInt | typ
     """
     Plan (lower, upper, size, alignment, gaps) rows; capacity 0: as small as possible.
     """
+def memory_add_reclaimer(device: typing.Any, cost: typing.SupportsFloat | typing.SupportsIndex, function: typing.Any) -> int:
+    """
+    Ask function(bytes) -> bytes freed before a request is refused; returns a key.
+    """
 def memory_allocated(device: typing.Any, peak: bool) -> int:
     """
     Bytes that are counted on a device, or their peak.
+    """
+def memory_begin_peak(device: typing.Any, tag: str | None) -> int:
+    """
+    Note the most that a tag, or a device, holds.
+    """
+def memory_blocks(device: typing.Any) -> tuple:
+    """
+    What a device's heap holds, block by block: (segments, blocks).
+    """
+def memory_end_peak(device: typing.Any, tag: str | None, scope: typing.SupportsInt | typing.SupportsIndex) -> tuple:
+    """
+    The same, for the last time.
+    """
+def memory_epoch(device: typing.Any) -> int:
+    """
+    Number of the device's epoch, from 1 on.
     """
 def memory_info(device: typing.Any) -> tuple[int, int]:
     """
     (free, total) bytes as the device's driver says.
     """
-def memory_limit(device: typing.Any, tag: str | None) -> int | None:
+def memory_is_pinned(tensor: typing.Any) -> bool:
     """
-    Limit of a tag, or of the whole device; None if none.
+    Whether a tensor lies in page-locked memory of this library's.
+    """
+def memory_limit(device: typing.Any, tag: str | None, soft: bool = False) -> int | None:
+    """
+    A limit of a tag, or of the whole device; None if none.
+    """
+def memory_new_epoch(device: typing.Any) -> int:
+    """
+    Make every address void that the device issued; returns the epoch's number.
+    """
+def memory_options(device: typing.Any) -> dict:
+    """
+    Options of a device's heap.
+    """
+def memory_peak(device: typing.Any, tag: str | None, scope: typing.SupportsInt | typing.SupportsIndex) -> tuple:
+    """
+    (bytes, error) since memory_begin_peak.
+    """
+def memory_pinned(shape: typing.Any, dtype: typing.Any, device: typing.Any) -> typing.Any:
+    """
+    A host tensor in memory that is page-locked for the device.
+    """
+def memory_remove_reclaimer(key: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Ask a function no more.
     """
 def memory_report(device: typing.Any) -> list:
     """
@@ -474,13 +633,33 @@ def memory_reset_peak(device: typing.Any) -> None:
     """
     Lower every peak of a device to what is held.
     """
-def memory_set_limit(device: typing.Any, tag: str | None, value: typing.Any) -> int | None:
+def memory_set_external(device: typing.Any, name: str, former: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
     """
-    Set the limit of a tag, or of the whole device; returns the former one.
+    Count bytes that a library holds.
+    """
+def memory_set_limit(device: typing.Any, tag: str | None, value: typing.Any, soft: bool = False) -> int | None:
+    """
+    Set a limit of a tag, or of the whole device; returns the former one.
+    """
+def memory_set_options(device: typing.Any, slack: typing.SupportsFloat | typing.SupportsIndex, reuse_ordered: bool, reuse_waits: bool) -> None:
+    """
+    Set the options of a heap.
+    """
+def memory_set_steady(steady: bool) -> bool:
+    """
+    Say that what this thread allocates stays; returns what was said before.
     """
 def memory_set_tag(path: str) -> str:
     """
     Set the calling thread's tag path ('' for none); returns the former one.
+    """
+def memory_sleep(device: typing.Any, tag: str, keep: bool) -> tuple:
+    """
+    Put a tag to sleep; (blocks, bytes, bytes of pages, bytes of contents).
+    """
+def memory_sleeping(device: typing.Any, tag: str) -> tuple:
+    """
+    What sleeps of a tag; (blocks, bytes, 0, contents).
     """
 def memory_statistics(device: typing.Any) -> dict:
     """
@@ -490,6 +669,10 @@ def memory_trim(device: typing.Any, keep: typing.SupportsInt | typing.SupportsIn
     """
     Give unused memory back; returns the bytes.
     """
+def memory_wake(device: typing.Any, tag: str) -> tuple:
+    """
+    Wake a tag; (blocks, bytes, bytes of pages, bytes of contents).
+    """
 def parse_bytes(size: typing.Any, total: typing.Any = None) -> int:
     """
     Bytes named by an integer, "2 GiB", or a percentage of total.
@@ -497,6 +680,62 @@ def parse_bytes(size: typing.Any, total: typing.Any = None) -> int:
 def plan_fault(intervals: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]]]], offsets: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], capacity: typing.SupportsInt | typing.SupportsIndex, alignment: typing.SupportsInt | typing.SupportsIndex) -> str:
     """
     What is wrong with a plan; '' if nothing is.
+    """
+def recorder_accounts(device: typing.Any) -> dict[int, str]:
+    """
+    The paths of a device's accounts by their numbers.
+    """
+def recorder_clock() -> tuple[int, int, int, int, int]:
+    """
+    (first ticks, first ns, last ticks, last ns, ns since 1970 at the last).
+    """
+def recorder_close_heap(heap: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Give it back.
+    """
+def recorder_event_limit() -> int:
+    """
+    The events that a thread's ring holds.
+    """
+def recorder_events() -> tuple:
+    """
+    What the rings of all threads hold: (words, threads, missing).
+    """
+def recorder_frames(origin: typing.SupportsInt | typing.SupportsIndex) -> list[tuple[str, int, str]]:
+    """
+    (file, line, function) of every frame of an origin, innermost first.
+    """
+def recorder_heap_name(heap: typing.SupportsInt | typing.SupportsIndex) -> str:
+    """
+    The name of a heap.
+    """
+def recorder_intern(text: str) -> int:
+    """
+    The number of a text.
+    """
+def recorder_note(action: typing.SupportsInt | typing.SupportsIndex, heap: typing.SupportsInt | typing.SupportsIndex = 0, address: typing.SupportsInt | typing.SupportsIndex = 0, bytes: typing.SupportsInt | typing.SupportsIndex = 0, stream: typing.SupportsInt | typing.SupportsIndex = 0, account: typing.SupportsInt | typing.SupportsIndex = 0, generation: typing.SupportsInt | typing.SupportsIndex = 0, origin: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    """
+    Note one event of the calling thread.
+    """
+def recorder_open_heap(name: str) -> int:
+    """
+    A number for the events of one heap.
+    """
+def recorder_origin() -> int:
+    """
+    The number of the calling stack; 0 if off.
+    """
+def recorder_set_events(events: typing.SupportsInt | typing.SupportsIndex) -> int:
+    """
+    Set the events that a thread's ring holds; 0 turns the recorder off. Returns the former number.
+    """
+def recorder_set_origins(frames: typing.SupportsInt | typing.SupportsIndex) -> int:
+    """
+    Set the Python frames that are kept of every allocation; returns the former number.
+    """
+def recorder_text(number: typing.SupportsInt | typing.SupportsIndex) -> str:
+    """
+    The text of a number.
     """
 def replay(ops: typing_extensions.Buffer, ids: typing_extensions.Buffer, bytes: typing_extensions.Buffer, streams: typing_extensions.Buffer | None = None, seconds: typing_extensions.Buffer | None = None, *, device: typing.Any = 0, memory: typing.SupportsInt | typing.SupportsIndex | None = None, budget: typing.SupportsInt | typing.SupportsIndex | None = None, slack: typing.SupportsFloat | typing.SupportsIndex = 0.0, split: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex | None = None, repeat: typing.SupportsInt | typing.SupportsIndex = 1, work_seconds: typing.SupportsFloat | typing.SupportsIndex = 0.0, virtual_memory: bool = True) -> dict:
     """
@@ -575,6 +814,8 @@ class Storage:
     @property
     def owners(self) -> int:
         """References to it, this one included."""
+    @property
+    def pinned(self) -> Any: ...
     @property
     def writable(self) -> bool:
         """False for read-only memory of others."""
@@ -718,6 +959,10 @@ class TensorBase:
     @property
     def real(self) -> Self:
         """The real part; a view."""
+    def record_stream(self, stream: Stream) -> None:
+        """The same as record_use."""
+    def record_use(self, stream: Stream) -> None:
+        """Note that work submitted to the stream so far uses the memory: it is freed after that."""
     def reshape(self, *shape: builtins.int | _Shape) -> Self:
         """Another shape; a view where strides allow, else a copy."""
     def reshape_as(self, other: TensorBase) -> Self:
@@ -1419,6 +1664,8 @@ def from_dlpack(x: Any, /, *, device: _DeviceLike=None, copy: bool | None=None) 
     """from_dlpack(x, /, *, device=None, copy=None): the memory of another array library."""
 def map_buffer(buffer: Any, device: _DeviceLike=None, writable: bool=False) -> Tensor:
     """map_buffer(buffer, device=None, writable=False): the bytes of any buffer as a uint8 tensor, in place; read-only unless `writable`."""
+def record_use(tensor: TensorBase, stream: Stream) -> None:
+    """record_use(tensor, stream): work submitted to the stream so far uses the memory, which is freed after that."""
 def register_dtypes(dtypes: Sequence[DType], /) -> None:
     """register_dtypes(dtypes): the objects of all dtypes, in order of code."""
 def register_hooks(*, as_dtype: Callable[[Any], DType], as_tensor: Callable[..., Any], index_tensor: Callable[..., Any], array_interface: Callable[..., Any]) -> None:
