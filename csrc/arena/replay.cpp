@@ -121,7 +121,9 @@ class Replayer {
       : device_(device),
         steps_(steps),
         trace_(trace),
-        queues_work_(!device.properties().integrated_work),
+        // A free stands where the memory became reusable: one stream has no work to wait for.
+        queues_work_(!device.properties().integrated_work &&
+                     (steps.streams > 1 || options.work_seconds > 0.0)),
         work_seconds_(options.work_seconds > 0.0 ? options.work_seconds
                                                  : kHostSeconds * steps.streams),
         root_("replay", nullptr),
@@ -239,7 +241,7 @@ void Replayer::free(const Step& step) {
   Held& held = held_[step.slot];
   if (!held.live) return;  // it was refused
   Stream& stream = *streams_[step.stream];
-  heap_.free(held.block, step.bytes, root_, stream.id(), stream.submitted());
+  heap_.free(held.block, step.bytes, root_, stream.id(), queues_work_ ? stream.submitted() : 0);
   held.live = false;
   live_ -= step.bytes;
 }

@@ -28,8 +28,8 @@ struct ReplayOptions {
   std::uint32_t streams = 0;  // allocations are split over this many streams; 0: as the trace says
   std::optional<std::uint64_t> seed;  // of a random split; none: in turns
   std::uint32_t repeat = 1;           // passes over the trace, the heap's state kept
-  // Work that follows every allocation on its stream, in seconds; 0: as much for each stream as
-  // keeps it about as busy as the host that submits it.
+  // Work that follows every allocation on its stream, in seconds; 0: as much for each of several
+  // streams as keeps it about as busy as the host that submits it, and none for a single one.
   double work_seconds = 0.0;
   bool virtual_memory = true;  // false: segments, as on devices without it
 };
