@@ -22,7 +22,8 @@ Error named_error(const Error& error, const std::string& name) {
   return named;
 }
 
-/// A call kept until the stream reaches it: copies of all metadata and a share of every storage.
+/// A call kept until the stream reaches it: copies of all metadata. As on a card, the memory itself
+/// may be freed before: storages know the work that uses them, and nobody gets it any sooner.
 struct QueuedCall {
   HostKernel kernel;
   std::string name;  // of the op, if it is one
@@ -31,7 +32,6 @@ struct QueuedCall {
   std::vector<TensorView> views;
   std::vector<std::int64_t> extents;
   std::vector<Scalar> scalars;
-  std::vector<Reference<Storage>> storages;
 };
 
 void run_queued(void* payload) {
@@ -67,9 +67,8 @@ void copy_views(QueuedCall& queued, const TensorView* views, std::size_t count) 
   }
 }
 
-void submit(const KernelCall& call, std::shared_ptr<void> context,
-            std::vector<Reference<Storage>> storages, HostKernel kernel, Stream& stream,
-            const std::string& name) {
+void submit(const KernelCall& call, std::shared_ptr<void> context, HostKernel kernel,
+            Stream& stream, const std::string& name) {
   Device& device = stream.device();
   device.require(Primitive::k_launch_host);
   auto queued = std::make_unique<QueuedCall>();
@@ -79,7 +78,6 @@ void submit(const KernelCall& call, std::shared_ptr<void> context,
   queued->device = &device;
   copy_views(*queued, call.tensors, call.tensor_count);
   queued->scalars.assign(call.scalars, call.scalars + call.scalar_count);
-  queued->storages = std::move(storages);
   const HostWork work{&run_queued, &discard_queued, queued.get()};
   // From here on the device discards the payload, also when it refuses the work.
   QueuedCall* payload = queued.release();
@@ -193,9 +191,8 @@ struct PlanRun {
       storages.push_back(tensor->storage);
     }
     for (const Reference<Storage>& storage : storages) storage->require_awake();
-    std::vector<Reference<Storage>> touched = storages;
-    submit(call, step.context, std::move(storages), step.kernel, stream, plan.name);
-    for (const Reference<Storage>& storage : touched) storage->touch(stream);
+    submit(call, step.context, step.kernel, stream, plan.name);
+    for (const Reference<Storage>& storage : storages) storage->touch(stream);
   }
 };
 
@@ -245,7 +242,7 @@ void run_kernel(HostKernel kernel, void* context, Stream& stream, TensorMeta* co
   }
   for (const Reference<Storage>& storage : storages) storage->require_awake();
   // The caller keeps `context` alive until the stream has run the work.
-  submit(call, std::shared_ptr<void>(context, [](void*) {}), storages, kernel, stream, {});
+  submit(call, std::shared_ptr<void>(context, [](void*) {}), kernel, stream, {});
   for (const Reference<Storage>& storage : storages) storage->touch(stream);
 }
 

@@ -43,8 +43,10 @@ def test_parts_of_a_device() -> None:
     assert (sim.kind, sim.type, sim.index, sim.architecture) == ("sim", "sim", 1, "sim")
     assert not sim.host_readable
     assert runtime.device("cpu").host_readable
-    assert sim.supports("page_map")
-    assert not runtime.device("cpu").supports("page_map")
+    for name in ("sim:1", "cpu"):
+        assert runtime.device(name).supports("page_map")
+    assert sim.supports("capture_begin")
+    assert not runtime.device("cpu").supports("capture_begin")
     with pytest.raises(ValueError, match="unknown name 'nothing'"):
         sim.supports("nothing")
 
