@@ -172,6 +172,9 @@ void bind_arenas(py::module_& module) {
           py::arg("address"), "(start, nbytes, offset, generation) of the carving that holds it.")
       .def("verify", &Arena::verify, "Look at the guards.")
       .def("reset", &Arena::reset, "Recycle everything.");
+}
+
+void bind_slabs(py::module_& module) {
   py::class_<ReplaySlab, Carver, std::shared_ptr<ReplaySlab>>(module, "ReplaySlab",
                                                               "Best fit in one block.")
       .def(py::init([](const std::string& name, std::uint64_t capacity, const py::object& device) {
@@ -319,6 +322,7 @@ py::dict plan_of(const std::vector<IntervalRow>& rows, std::uint64_t capacity,
 void bind_arena(py::module_& module) {
   bind_carver(module);
   bind_arenas(module);
+  bind_slabs(module);
   bind_layout(module);
   module.def("make_plan", &plan_of, py::arg("intervals"), py::arg("capacity"), py::arg("alignment"),
              py::arg("seconds"), py::arg("cancelled"),

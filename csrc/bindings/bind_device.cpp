@@ -187,7 +187,7 @@ void bind_devices(py::module_& module) {
 using StreamClass = py::class_<Stream, std::shared_ptr<Stream>>;
 using EventClass = py::class_<Event>;
 
-void bind_streams(py::module_& module, StreamClass& stream_class) {
+void bind_streams(StreamClass& stream_class) {
   stream_class
       .def(py::init([](const py::object& device, std::int32_t priority) {
              return create_stream(device_from(device), priority);
@@ -228,7 +228,11 @@ void bind_streams(py::module_& module, StreamClass& stream_class) {
             event->record(s);
             return event;
           },
-          py::arg("timing") = false, "A new event that marks the work submitted so far.")
+          py::arg("timing") = false, "A new event that marks the work submitted so far.");
+}
+
+void bind_stream_protocols(StreamClass& stream_class) {
+  stream_class
       .def("__enter__",
            [](const std::shared_ptr<Stream>& s) {
              enter_stream(s);
@@ -249,6 +253,9 @@ void bind_streams(py::module_& module, StreamClass& stream_class) {
         return "nbxtensor.Stream('" + s.device().name() +
                "', handle=" + std::to_string(s.handle()) + ")";
       });
+}
+
+void bind_current_streams(py::module_& module) {
   module.def(
       "current_stream",
       [](const py::object& device) { return shared_current(device_from(device)); },
@@ -321,7 +328,9 @@ void bind_device(py::module_& module) {
   // Both exist before their methods, whose signatures name each other.
   StreamClass stream_class(module, "Stream", "An ordered queue of work.");
   EventClass event_class(module, "Event", "A mark in the order of a stream.");
-  bind_streams(module, stream_class);
+  bind_streams(stream_class);
+  bind_stream_protocols(stream_class);
+  bind_current_streams(module);
   bind_events(event_class);
   bind_sim(module);
 }

@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 from nbxtensor.memory.trace._text import LARGEST, TraceError, shown
-from nbxtensor.memory.trace._trace import Builder, Trace
+from nbxtensor.memory.trace._trace import Builder, Note, Trace
 
 _BLOCK = "nbx.block"
 _MOST_COUNTERS = 100_000  # samples of each counter
 _UNTAGGED = "(no tag)"
+_COLUMNS = ("time", "op", "id", "address", "bytes", "stream", "tag", "thread", "origin")
 
 
 def is_perfetto(head: str) -> bool:
@@ -25,27 +26,20 @@ def write_perfetto(trace: Trace) -> bytes:
     events: list[dict[str, Any]] = [
         {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": f"nbxtensor {process}"}}
     ]
+    _add_slices(events, trace, scale)
+    events += [_mark_of(note, scale) for note in trace.notes]
+    other = {"device": trace.device, "clock": trace.clock, "missing": str(trace.missing)}
+    document = {"displayTimeUnit": "ns", "otherData": other, "traceEvents": events}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _add_slices(events: list[dict[str, Any]], trace: Trace, scale: int) -> None:
+    """Append both ends of every block's slice, and samples of the counters."""
     step = max(1, len(trace) // _MOST_COUNTERS)
     by_tag = [0] * len(trace.tags)
     by_stream: dict[int, int] = {}
-    columns = zip(
-        *(
-            getattr(trace, column).tolist()
-            for column in (
-                "time",
-                "op",
-                "id",
-                "address",
-                "bytes",
-                "stream",
-                "tag",
-                "thread",
-                "origin",
-            )
-        ),
-        strict=True,
-    )
     tag_of: dict[int, int] = {}
+    columns = zip(*(getattr(trace, column).tolist() for column in _COLUMNS), strict=True)
     for i, (time, op, block, address, size, stream, tag, thread, origin) in enumerate(columns):
         held = tag_of.setdefault(block, tag) if op > 0 else tag_of.pop(block)
         by_tag[held] += op * size
@@ -77,28 +71,25 @@ def write_perfetto(trace: Trace) -> bytes:
                 events.append(
                     {"ph": "C", "pid": 1, "name": name, "ts": time / scale, "args": values}
                 )
-    for note in trace.notes:
-        events.append(
-            {
-                "ph": "i",
-                "s": "g",
-                "pid": 1,
-                "tid": 0,
-                "ts": note.time / scale,
-                "name": f"{note.action} {note.text}".strip(),
-                "args": {
-                    "action": note.action,
-                    "position": note.position,
-                    "time": note.time,
-                    "address": note.address,
-                    "bytes": note.bytes,
-                    "text": note.text,
-                },
-            }
-        )
-    other = {"device": trace.device, "clock": trace.clock, "missing": str(trace.missing)}
-    document = {"displayTimeUnit": "ns", "otherData": other, "traceEvents": events}
-    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _mark_of(note: Note, scale: int) -> dict[str, Any]:
+    return {
+        "ph": "i",
+        "s": "g",
+        "pid": 1,
+        "tid": 0,
+        "ts": note.time / scale,
+        "name": f"{note.action} {note.text}".strip(),
+        "args": {
+            "action": note.action,
+            "position": note.position,
+            "time": note.time,
+            "address": note.address,
+            "bytes": note.bytes,
+            "text": note.text,
+        },
+    }
 
 
 class _Event:

@@ -22,6 +22,11 @@ _ACTIONS = {
     "segment_unmap": "unmap",
     "oom": "refuse",
 }
+_PASSED_OVER = ("free_requested", "snapshot", "annotate", "workspace_snapshot")
+_ALLOWED = (
+    "alloc, free_requested, free_completed, free, segment_alloc, segment_free, segment_map, "
+    "segment_unmap, oom, annotate or snapshot"
+)
 _ALLOCATED = ("active_allocated", "active_pending_free")
 
 
@@ -193,13 +198,8 @@ def _add_events(
             )
         elif action in _ACTIONS:
             builder.note(_ACTIONS[action], time, address, size)
-        elif action not in ("free_requested", "snapshot", "annotate", "workspace_snapshot"):
-            raise event.fail(
-                f"action {shown(action)}",
-                "alloc, free_requested, free_completed, "
-                "free, segment_alloc, segment_free, segment_map, segment_unmap, oom, "
-                "annotate or snapshot",
-            )
+        elif action not in _PASSED_OVER:
+            raise event.fail(f"action {shown(action)}", _ALLOWED)
     builder.missing += len(live - blocks.keys())
 
 
