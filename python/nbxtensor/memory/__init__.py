@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nbxtensor.memory._advice import annotate, retry, what_would_have_fit
 from nbxtensor.memory._arena import Arena, Layout, ReplaySlab, Resolved, StepSlab, layout
 from nbxtensor.memory._budget import budget, options
+from nbxtensor.memory._check import check
 from nbxtensor.memory._peak import peak
 from nbxtensor.memory._pinned import is_pinned, pinned
 from nbxtensor.memory._plans import (
@@ -63,6 +64,7 @@ __all__ = [
     "allocated",
     "annotate",
     "budget",
+    "check",
     "dump_snapshot",
     "epoch",
     "events",

@@ -8,12 +8,12 @@ import sys
 
 import nbxtensor as nbx
 import pytest
-from nbxtensor.memory.check import check
+from nbxtensor.memory import check
 
 CORRECT = """
 import numpy as np
 import nbxtensor as nbx
-from nbxtensor.memory.check import check
+from nbxtensor.memory import check
 streams = [nbx.Stream("sim:0") for _ in range(3)]
 x = nbx.asarray(np.arange(1000, dtype=np.float32), device="sim:0")
 for step in range(12):
@@ -45,7 +45,7 @@ except nbx.DeviceError as error:
 OVERRUN = """
 import nbxtensor as nbx
 from nbxtensor import _core
-from nbxtensor.memory.check import check
+from nbxtensor.memory import check
 x = nbx.empty((1000,), device="sim:0")
 _core.sim.foreign_fill(0, x.data_ptr() + 4000, 1, 8, 0)
 try:
