@@ -144,6 +144,14 @@ def test_the_table_of_figures_is_that_of_the_results(path: Path) -> None:
         assert f"{rates[0] / rates[1]:.1f}x" in top
 
 
+def test_the_table_of_plans_is_that_of_the_results() -> None:
+    table = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    results = json.loads((RESULTS / "memory_plans.json").read_text("utf-8"))
+    for name, row in (results["minimalloc"] | results["traces"]).items():
+        figures = f"{row['ratio']:.4f} | {row['seconds']:.2f} | {row['processor_seconds']:.2f}"
+        assert f"| {name} | {row['buffers']} | {row['peak']} | {figures} |" in table
+
+
 def test_the_table_of_calls_is_that_of_the_results() -> None:
     table = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
     for name, own, peer in (
