@@ -133,7 +133,11 @@ def generate() -> str:
         raise SystemExit(f"stub.py: {SIGNATURES.name} names unknown members {sorted(unknown)}")
     preamble = [ast.unparse(n) for n in overlay if isinstance(n, ast.Import | ast.ImportFrom)]
     preamble.insert(1, "import collections.abc\nimport typing")
-    preamble += ["import numpy as np", "from nbxtensor.quant import QuantizedTensor"]
+    preamble += [
+        "import numpy as np",
+        "import typing_extensions",
+        "from nbxtensor.quant import QuantizedTensor",
+    ]
     preamble += op_types.result_imports(list(TABLE.values()))
     aliases = [ast.unparse(n) for n in overlay if isinstance(n, ast.Assign)]
     aliases.append(op_types.PREAMBLE)

@@ -29,7 +29,7 @@ struct Advice {
   std::vector<NamedBytes> tags;     // live bytes by tag, the ten largest
   std::vector<NamedBytes> fits_if;  // the request fits once this tag holds at most so much: tried
                                     // by freeing its largest blocks
-  std::uint64_t frozen = 0;  // bytes of graphs with which it would fit; 0 if it would not
+  std::uint64_t frozen = 0;         // bytes of graphs with which it would fit; 0 if it would not
 };
 
 /// `space` is only read; the lock of its heap is held, so that it is of one moment. `accounts`: the

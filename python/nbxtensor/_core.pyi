@@ -12,6 +12,7 @@ from nbxtensor.dtype import DType
 from nbxtensor.tensor import Tensor
 from typing_extensions import Self
 import numpy as np
+import typing_extensions
 from nbxtensor.quant import QuantizedTensor
 from nbxtensor.ops.norm import NormAndSum
 from nbxtensor.ops.scan import RunningExtremum

@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="US",
-        help="microseconds of work behind every allocation (default: of several streams, as fast as "
-        "the host submits)",
+        help="microseconds of work behind every allocation (default: of several streams, as fast "
+        "as the host submits)",
     )
     parser.add_argument(
         "--paced", action="store_true", help="let the virtual clock follow the times of the trace"

@@ -119,7 +119,9 @@ class Reserved:
             If not all of its bytes are committed.
         """
         extents = [shape] if isinstance(shape, int) else list(shape)
-        return self._core.tensor(extents, as_dtype(dtype), _natural("tensor", "offset", offset))
+        start = _natural("tensor", "offset", offset)
+        tensor: Tensor = self._core.tensor(extents, as_dtype(dtype), start)
+        return tensor
 
     def __repr__(self) -> str:
         return f"<Reserved on {self.device}: {self.committed} of {self.capacity} bytes committed>"

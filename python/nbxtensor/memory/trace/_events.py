@@ -230,9 +230,11 @@ class _Merge:
     def _follows(self, address: int, generation: int, thread: int) -> bool:
         """Tell whether another thread has yet to allocate an older block at the address."""
         to_come = self._to_come[address]
-        while self._taken[(address, *to_come[-1])] > 0:
-            self._taken[(address, *to_come.pop())] -= 1
         oldest, other = to_come[-1]
+        while self._taken[address, oldest, other] > 0:
+            self._taken[address, oldest, other] -= 1
+            to_come.pop()
+            oldest, other = to_come[-1]
         return oldest < generation and other != thread
 
     def _take(self, row: tuple[int, ...]) -> None:
