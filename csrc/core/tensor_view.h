@@ -37,7 +37,7 @@ struct TensorView {
   for (std::int32_t i = rank - 1; i >= 0; --i) {
     if (shape[i] == 0) return true;
     if (shape[i] != 1) {
-      dense = dense && static_cast<std::uint64_t>(strides[i]) == expected;
+      dense = dense && strides[i] == static_cast<std::int64_t>(expected);
       expected *= static_cast<std::uint64_t>(shape[i]);
     }
   }
