@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "core/dtype.h"
 
@@ -37,7 +38,7 @@ struct TensorView {
   for (std::int32_t i = rank - 1; i >= 0; --i) {
     if (shape[i] == 0) return true;
     if (shape[i] != 1) {
-      dense = dense && strides[i] == static_cast<std::int64_t>(expected);
+      dense = dense && std::cmp_equal(strides[i], expected);
       expected *= static_cast<std::uint64_t>(shape[i]);
     }
   }

@@ -192,7 +192,10 @@ Status Pages::create(Target* target, Lifetime lifetime, FillResult* result) {
     while (kSizes[size] > target->missing) --size;
     const std::uint64_t bytes = kSizes[size] * granule_;
     PageHandle handle = 0;
-    target->handles.reserve(target->handles.size() + 1);
+    // Room first, by doubling: a handle that cannot be noted would be lost.
+    if (target->handles.size() == target->handles.capacity()) {
+      target->handles.reserve(2 * target->handles.size() + 8);
+    }
     called();
     const Status status = device_.primitives().page_create(device_.ordinal(), bytes, &handle);
     if (status == kAllocationRefused && size > 0) {
