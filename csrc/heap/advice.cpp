@@ -16,16 +16,21 @@ struct LiveBlock {
   std::uint32_t account;
 };
 
+bool fits(Space* books, const TrialRequest& request, std::uint64_t bytes) {
+  return books->fits(request.home, request.reach, bytes, request.alignment, request.spare);
+}
+
 class Trials {
  public:
-  Trials(const Space& space, const TrialRequest& request) : space_(space), request_(request) {}
+  /// `fits_now`: the request fits as the books are, so that nothing need be freed for that.
+  Trials(const Space& space, const TrialRequest& request, bool fits_now)
+      : space_(space), request_(request), fits_now_(fits_now) {}
 
   [[nodiscard]] bool fits_after(const std::vector<LiveBlock>& blocks, std::size_t count) {
     Space copy(space_);
     used_ += space_.records().size();
     for (std::size_t i = 0; i < count; ++i) copy.give(blocks[i].id, nullptr, 0);
-    return copy.fits(request_.home, request_.reach, request_.bytes, request_.alignment,
-                     request_.spare);
+    return fits(&copy, request_, request_.bytes);
   }
   [[nodiscard]] bool spent() const noexcept { return used_ > kRecords; }
 
@@ -33,7 +38,9 @@ class Trials {
   /// them are too few.
   [[nodiscard]] std::size_t fewest(const std::vector<LiveBlock>& blocks, std::size_t least) {
     const std::size_t none = blocks.size() + 1;
-    if (least > blocks.size() || !fits_after(blocks, blocks.size())) return none;
+    if (least > blocks.size()) return none;
+    if (fits_now_) return least;
+    if (!fits_after(blocks, blocks.size())) return none;
     std::size_t low = least;
     std::size_t high = blocks.size();
     while (low < high && !spent()) {
@@ -50,24 +57,23 @@ class Trials {
  private:
   const Space& space_;
   const TrialRequest& request_;
+  const bool fits_now_;
   std::uint64_t used_ = 0;
 };
 
-std::uint64_t largest_fit(const Space& space, const TrialRequest& request) {
-  Space copy(space);
+/// `copy`: the books, to try on.
+std::uint64_t largest_fit(Space* copy, const TrialRequest& request) {
   std::uint64_t low = 0;  // granules that fit
-  std::uint64_t high = request.bytes / space.granule();
-  high = std::min(high, request.room / space.granule());
+  std::uint64_t high = std::min(request.bytes, request.room) / copy->granule();
   while (low < high) {
     const std::uint64_t middle = low + (high - low + 1) / 2;
-    if (copy.fits(request.home, request.reach, middle * space.granule(), request.alignment,
-                  request.spare)) {
+    if (fits(copy, request, middle * copy->granule())) {
       low = middle;
     } else {
       high = middle - 1;
     }
   }
-  return low * space.granule();
+  return low * copy->granule();
 }
 
 std::vector<LiveBlock> live_blocks(const Space& space) {
@@ -93,7 +99,8 @@ bool is_below(const Account* account, const Account* above) noexcept {
 Advice advise(const Space& space, const TrialRequest& request,
               const std::vector<Account*>& accounts) {
   Advice advice;
-  advice.would_fit = largest_fit(space, request);
+  Space copy(space);
+  advice.would_fit = largest_fit(&copy, request);
   const std::vector<LiveBlock> blocks = live_blocks(space);
   std::unordered_map<std::uint32_t, const Account*> by_id;
   for (const Account* account : accounts) by_id.emplace(account->id(), account);
@@ -104,7 +111,7 @@ Advice advise(const Space& space, const TrialRequest& request,
   while (tags.size() > kTags || (!tags.empty() && tags.back()->granted_locked() == 0))
     tags.pop_back();
 
-  Trials trials(space, request);
+  Trials trials(space, request, fits(&copy, request, request.bytes));
   const std::uint64_t missing = request.bytes > request.room ? request.bytes - request.room : 0;
   for (const Account* tag : tags) {
     advice.tags.emplace_back(tag->path(), tag->granted_locked());
@@ -127,11 +134,8 @@ Advice advise(const Space& space, const TrialRequest& request,
     advice.fits_if.emplace_back(tag->path(), tag->granted_locked() - freed);
   }
   if (const std::uint64_t frozen = space.frozen_bytes(); frozen != 0 && missing == 0) {
-    Space copy(space);
     copy.release_captures();
-    if (copy.fits(request.home, request.reach, request.bytes, request.alignment, request.spare)) {
-      advice.frozen = frozen;
-    }
+    if (fits(&copy, request, request.bytes)) advice.frozen = frozen;
   }
   return advice;
 }

@@ -16,13 +16,14 @@ BlockRecord** make_directory(std::size_t places) {
 
 }  // namespace
 
-RecordTable::RecordTable() : chunks_(make_directory(kChunks)) {
+RecordTable::RecordTable() : chunks_(make_directory(kChunks)), places_(kChunks) {
   grow();
   // Id 0 means "no block": it is taken out of the table for good.
   static_cast<void>(acquire());
 }
 
-RecordTable::RecordTable(const RecordTable& other) : chunks_(make_directory(kChunks)) {
+RecordTable::RecordTable(const RecordTable& other)
+    : chunks_(make_directory(other.size() / kChunk)), places_(other.size() / kChunk) {
   for (std::uint32_t chunk = 0; chunk < other.size() / kChunk; ++chunk) {
     chunks_[chunk] = std::make_unique<BlockRecord[]>(kChunk).release();
     std::copy_n(other.chunks_[chunk], kChunk, chunks_[chunk]);
@@ -39,9 +40,20 @@ RecordTable::~RecordTable() {
   std::free(chunks_);
 }
 
+/// Of a copy, which nobody reads meanwhile.
+void RecordTable::enlarge_directory() {
+  const std::uint32_t places = std::min(2 * places_, kChunks);
+  BlockRecord** larger = make_directory(places);
+  std::copy_n(chunks_, places_, larger);
+  std::free(chunks_);
+  chunks_ = larger;
+  places_ = places;
+}
+
 void RecordTable::grow() {
   const std::uint32_t first = size();
   if (first / kChunk == kChunks) throw std::bad_alloc();
+  if (first / kChunk == places_) enlarge_directory();
   chunks_[first / kChunk] = std::make_unique<BlockRecord[]>(kChunk).release();
   for (std::uint32_t i = kChunk; i-- > 0;) {
     (*this)[first + i].bin_next = unused_;

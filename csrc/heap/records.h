@@ -115,8 +115,12 @@ class RecordTable {
   static constexpr std::uint32_t kChunks = 1u << 18;
 
   void grow();
+  void enlarge_directory();
 
-  BlockRecord** chunks_;  // all places from the start; their memory comes when it is written
+  // All places from the start, so that it stays; their memory comes when it is written. A copy has
+  // as many as it needs.
+  BlockRecord** chunks_;
+  std::uint32_t places_;
   std::atomic<std::uint32_t> size_{0};
   std::uint32_t unused_ = kNoBlock;
   std::uint32_t unused_count_ = 0;

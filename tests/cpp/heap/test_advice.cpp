@@ -111,7 +111,7 @@ TEST_P(AdviceTest, WhatItSaysWouldFitDoesAndNoMore) {
 TEST_P(AdviceTest, FreeingATagDownToTheNamedBytesLetsTheRequestThrough) {
   std::mt19937_64 random(fresh_seed("FreeingATagDownToTheNamedBytes"));
   int tried = 0;
-  for (int round = 0; round < 8; ++round) {
+  for (int round = 0; round < 4; ++round) {
     for (int i = 0; i < 60; ++i) {
       const std::uint64_t bytes = 17 * 1024 + random() % (3 * kMega);
       if (!refuses(bytes)) keep(static_cast<int>(random() % 2), bytes);

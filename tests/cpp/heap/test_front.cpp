@@ -261,7 +261,7 @@ TEST_P(FrontTest, NoBudgetIsExceededByOneByteByManyThreads) {
     threads.emplace_back([&, t] {
       std::mt19937_64 random(seed + static_cast<std::uint64_t>(t));
       std::vector<std::pair<Block, std::uint64_t>> held[2];
-      for (int i = 0; i < 400; ++i) {
+      for (int i = 0; i < 100; ++i) {
         const std::size_t which = random() % 2;
         Account& own = which == 0 ? account : tag;
         if (random() % 2 == 0) {
