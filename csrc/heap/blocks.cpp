@@ -11,7 +11,8 @@ namespace {
 constexpr std::uint32_t kAtOnce =
     1024;  // records under one hold of the lock: some ten microseconds
 
-BlockView view_of(const BlockRecord& record) noexcept {
+/// `granule`: of the heap. A slot is larger than what its block counts as.
+BlockView view_of(const BlockRecord& record, std::uint64_t granule) noexcept {
   const BlockState state = record.state;
   BlockView view;
   view.address = record.address;
@@ -22,6 +23,7 @@ BlockView view_of(const BlockRecord& record) noexcept {
   view.state = static_cast<std::uint32_t>(state);
   if (state == BlockState::kLive || state == BlockState::kAsleep) {
     view.requested = record.requested();
+    view.bytes = (view.requested + granule - 1) & ~(granule - 1);
     view.account = record.account;
     view.origin = record.origin;
   }
@@ -39,7 +41,8 @@ HeapBlocks Heap::blocks() const {
     const std::lock_guard<ShortLock> guard(s.lock);
     for (std::uint32_t id = first; id < std::min(end, first + kAtOnce); ++id) {
       const BlockRecord& record = s.space.record(id);
-      if (record.state != BlockState::kUnused) result.blocks.push_back(view_of(record));
+      if (record.state != BlockState::kUnused)
+        result.blocks.push_back(view_of(record, s.space.granule()));
     }
   }
   std::size_t room = 0;
