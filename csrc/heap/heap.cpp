@@ -49,7 +49,7 @@ Heap::~Heap() {
   try {
     // While all is recalled, slabs whose last slots were waited for go back as well.
     const State::Recall recall(*state_);
-    state_->poll();
+    static_cast<void>(state_->wait_for_pending());
     state_->release_unused(0);
   } catch (const std::exception& error) {
     log(LogLevel::kWarning, std::string("heap: ") + error.what());

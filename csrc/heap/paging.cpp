@@ -62,20 +62,6 @@ GrowthPlan Heap::State::plan_window(const HeapRequest& request, const Reach& rea
   return space.plan_growth(after, request.granted, request.alignment);
 }
 
-/// Where the window needs more pages than are free, waits for the work that keeps others from being
-/// so: the host stands still once, instead of holding more than the slack allows. False if there is
-/// nothing to wait for.
-bool Heap::State::wait_for_pages(const GrowthPlan& plan) {
-  {
-    const std::lock_guard<ShortLock> guard(lock);
-    // The holes of the window are among the free pages, but not to be moved.
-    const std::uint64_t free = space.free_granules() + pages->banked_bytes() / pages->granule();
-    if ((plan.end - plan.start) / pages->granule() <= free) return false;
-    if (space.pending_bytes() < pages->granule()) return false;
-  }
-  return wait_for_pending();
-}
-
 std::uint32_t Heap::State::grow_pages(const HeapRequest& request, const Reach& reach) {
   GrowthPlan plan = plan_window(request, reach);
   if (!plan.found()) {
@@ -92,12 +78,6 @@ std::uint32_t Heap::State::grow_pages(const HeapRequest& request, const Reach& r
         (1.0 + options.slack) *
         static_cast<double>(std::max(peak_live, live_now().bytes + request.granted));
     steal = static_cast<double>(held() + plan.missing * pages->granule()) > allowed;
-  }
-  if (steal && wait_for_pages(plan)) {
-    const std::uint32_t id = search(request, reach, false);
-    if (id != kNoBlock) return id;
-    plan = plan_window(request, reach);
-    if (!plan.found()) return kNoBlock;
   }
   FillResult result;
   std::uint32_t id = fill_window(request, after, plan, steal, &result);

@@ -185,7 +185,6 @@ struct Heap::State {
   // Pages (paging.cpp).
   [[nodiscard]] GrowthPlan plan_window(const HeapRequest& request, const Reach& reach);
   [[nodiscard]] bool reserve_range(std::uint64_t bytes);
-  bool wait_for_pages(const GrowthPlan& plan);
   [[nodiscard]] std::uint32_t grow_pages(const HeapRequest& request, const Reach& reach);
   [[nodiscard]] std::uint32_t fill_window(const HeapRequest& request, const Reach& reach,
                                           const GrowthPlan& plan, bool steal, FillResult* result);

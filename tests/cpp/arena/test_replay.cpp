@@ -108,7 +108,8 @@ TEST_F(Replay, FiguresAgreeWithANaiveCount) {
                        static_cast<double>(pass.peak_mapped) / static_cast<double>(pass.peak_live));
       EXPECT_GT(pass.alloc_ns_p50, 0.0);
       EXPECT_GE(pass.alloc_ns_p99, pass.alloc_ns_p50);
-      EXPECT_GT(pass.virtual_seconds, 0.0);
+      // A pass of one stream that finds its pages already there costs the device nothing.
+      EXPECT_EQ(pass.virtual_seconds > 0.0, stream_count > 1 || pass.driver_calls > 0);
     }
     EXPECT_GT(report.passes[0].driver_calls, 0u);
     // The state is kept: later passes find most of their memory where the first one left it.
@@ -262,7 +263,7 @@ TEST_F(Replay, WrongOptionsAreNamed) {
 }
 
 TEST_F(Replay, AFailingDriverEndsTheReplayAndLeavesNothing) {
-  const RandomEvents events(testing::fresh_seed("AFailingDriverEndsTheReplay"), 500, 1);
+  const RandomEvents events(testing::fresh_seed("AFailingDriverEndsTheReplay"), 500, 2);
   sim::Fault fault{Primitive::k_launch_host};
   fault.first_call = 20;
   fault.status = 719;
