@@ -3,6 +3,7 @@
 #include <new>
 #include <string>
 
+#include "account/recorder.h"
 #include "core/log.h"
 #include "heap/blocking.h"
 #include "heap/state.h"
@@ -383,6 +384,7 @@ SleepReport Heap::sleep(Account& tag, bool keep) {
   report.blocks = blocks.size();
   for (const std::uint32_t id : blocks) report.bytes += s.granted_of(s.space.record(id));
   s.lay_down(blocks);
+  Recorder::note_now(RecordedAction::kSleep, s.recorded, 0, report.bytes, kNoStream, tag.id(), 0);
   return report;
 }
 
@@ -430,6 +432,7 @@ SleepReport Heap::wake(Account& tag) {
     }
   }
   s.get_up(blocks, true, &dropped);
+  Recorder::note_now(RecordedAction::kWake, s.recorded, 0, report.bytes, kNoStream, tag.id(), 0);
   return report;
 }
 

@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "account/recorder.h"
 #include "device/sim/sim.h"
 #include "fake_device.h"
 #include "heap/heap.h"
@@ -134,6 +135,27 @@ TEST_F(Sleep, DroppedContentsTakeNoHostMemory) {
   heap.require_live(a.block);
   give(a);
   expect_nothing_left();
+}
+
+TEST_F(Sleep, TheRecorderSaysWhatSleptAndWoke) {
+  const Held a = take(6 * kMega, weights);
+  static_cast<void>(heap.sleep(weights, true));
+  static_cast<void>(heap.wake(weights));
+  std::vector<RecordedAction> seen;
+  for (const RecordedRun& run : Recorder::read()) {
+    for (const RecordedEvent& event : run.events) {
+      const RecordedFields fields = event.unpack();
+      if (fields.action != RecordedAction::kSleep && fields.action != RecordedAction::kWake) {
+        continue;
+      }
+      if (fields.account != weights.id() || fields.bytes != a.block.granted) continue;
+      seen.push_back(fields.action);
+    }
+  }
+  ASSERT_GE(seen.size(), 2u);
+  EXPECT_EQ(seen[seen.size() - 2], RecordedAction::kSleep);
+  EXPECT_EQ(seen[seen.size() - 1], RecordedAction::kWake);
+  give(a);
 }
 
 TEST_F(Sleep, SleepingTwiceAndWakingTwiceDoNothingMore) {
