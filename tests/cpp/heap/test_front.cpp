@@ -141,7 +141,6 @@ TEST_P(FrontTest, EveryFigureIsExactForOneThread) {
 }
 
 TEST_P(FrontTest, ATrimTakesBackWhatOtherThreadsKeep) {
-  std::mutex step;
   std::atomic<int> stage{0};
   std::thread other([&] {
     std::vector<Block> blocks;

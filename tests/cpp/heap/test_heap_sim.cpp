@@ -155,7 +155,7 @@ TEST_F(SimHeap, NothingIsRefusedThatASynchronizedDeviceCouldServe) {
   };
   std::vector<Held> held;
   int refused = 0;
-  for (int step = 0; step < 1500; ++step) {
+  for (int step = 0; step < 800; ++step) {
     const std::size_t s = random() % 2;
     if (random() % 100 < 55) {
       const std::uint64_t bytes = 1 + random() % (6 * kMega);

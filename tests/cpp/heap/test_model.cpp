@@ -133,7 +133,7 @@ TEST_F(Model, RandomChurnInLittleMemory) {
   std::mt19937_64 random(fresh_seed("RandomChurnInLittleMemory"));
   sim::set_memory(0, used + 48 * kMega);
   int refused = 0;
-  for (int step = 0; step < 2500; ++step) {
+  for (int step = 0; step < 1200; ++step) {
     if (random() % 100 < 55 || live.empty()) {
       const std::uint64_t bytes = size(&random, 9 * kMega);
       const std::uint64_t alignment = std::uint64_t{1} << (random() % 13);

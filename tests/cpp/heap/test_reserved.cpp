@@ -205,7 +205,7 @@ TEST_F(Reserved, EveryFailingCallLeavesWholeBooks) {
         fault.status = status;
         sim::add_fault(0, fault);
         std::unique_ptr<ReservedBlock> block;
-        for (const std::uint64_t bytes : {0, 3, 9, 2, 12, 0, 5}) {
+        for (const std::uint64_t bytes : {0u, 3u, 9u, 2u, 12u, 0u, 5u}) {
           try {
             if (block == nullptr) block = reserve(16 * kMega);
             const std::uint64_t before = block->committed();
@@ -241,7 +241,7 @@ TEST_F(Reserved, SharesTheMemoryWithTheHeapAtRandom) {
   for (int i = 0; i < 3; ++i) blocks.push_back(reserve(48 * kMega));
   std::vector<std::pair<Block, std::uint64_t>> held;
   std::vector<std::uint64_t> written(blocks.size(), 0);
-  for (int step = 0; step < 250; ++step) {
+  for (int step = 0; step < 150; ++step) {
     const std::size_t which = random() % blocks.size();
     ReservedBlock& block = *blocks[which];
     const auto pattern = static_cast<std::uint32_t>(which + 1);
