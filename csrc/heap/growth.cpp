@@ -19,13 +19,18 @@ struct Space::Search {
   std::uint32_t own;
   std::uint64_t bytes;
   std::uint64_t alignment;
+  bool scarce;
   GrowthPlan best;
 
+  /// Pages that others cannot have.
+  [[nodiscard]] std::uint64_t cost(const GrowthPlan& plan) const noexcept {
+    return scarce ? plan.missing + plan.inside : plan.missing;
+  }
   /// Fewest pages, then fewest waits, then the lowest address.
   void offer(GrowthPlan plan) {
     if (best.found()) {
-      if (plan.missing != best.missing) {
-        if (plan.missing > best.missing) return;
+      if (cost(plan) != cost(best)) {
+        if (cost(plan) > cost(best)) return;
       } else if (plan.waits.size() != best.waits.size()) {
         if (plan.waits.size() > best.waits.size()) return;
       } else if (plan.start >= best.start) {
@@ -58,6 +63,7 @@ void Space::window_from(std::uint32_t first, DeviceAddress start, Search* search
       have += pages * page;
     } else if (record.state == BlockState::kFree && reaches(search->reach, record, search->own)) {
       have += bytes;
+      if (search->scarce && record.lane < kHomes) plan.inside += whole_pages(record);
       const StreamId stream = record.lane < kHomes ? kNoStream : lanes_[record.lane]->stream;
       if (record.lane >= kHomes && record.lane != search->own &&
           !is_ordered(search->reach.stream, BlockUse{stream, record.ticket},
@@ -72,7 +78,7 @@ void Space::window_from(std::uint32_t first, DeviceAddress start, Search* search
       search->offer(std::move(plan));
       return;
     }
-    if (search->best.found() && plan.missing > search->best.missing) return;
+    if (search->best.found() && search->cost(plan) > search->cost(search->best)) return;
   }
 }
 
@@ -105,9 +111,9 @@ void Space::windows_of(std::uint32_t gap, Search* search) const {
   }
 }
 
-GrowthPlan Space::plan_growth(const Reach& reach, std::uint64_t bytes,
-                              std::uint64_t alignment) const {
-  Search search{reach, lane_of(reach.stream), bytes, alignment, {}};
+GrowthPlan Space::plan_growth(const Reach& reach, std::uint64_t bytes, std::uint64_t alignment,
+                              bool scarce) const {
+  Search search{reach, lane_of(reach.stream), bytes, alignment, scarce, {}};
   gaps_.for_each(records_, [&](std::uint32_t id) { windows_of(id, &search); });
   // Holes of several lanes next to each other, without a gap between them.
   for (std::uint32_t lane = kHomes; lane < lanes_.size(); ++lane) {
@@ -290,23 +296,27 @@ std::vector<Victim> Space::take_victims(std::uint64_t granules) {
   return victims;
 }
 
+/// Granules of handles that lie in the hole as a whole.
+std::uint64_t Space::whole_pages(const BlockRecord& hole) const noexcept {
+  const PageRange* range = segments_[hole.segment].pages;
+  if (range == nullptr) return 0;
+  const std::uint64_t low =
+      range->index_of(round_up(hole.address - range->base(), range->granule()) + range->base());
+  const std::uint64_t high = range->index_of(hole.address + hole.bytes);
+  std::uint64_t count = 0;
+  for (std::uint64_t index = low; index < high;) {
+    const PageRange::Cell& cell = (*range)[index];
+    const std::uint64_t rest = cell.granules - cell.place;
+    if (cell.place == 0 && rest <= high - index) count += rest;
+    index += rest;
+  }
+  return count;
+}
+
 std::uint64_t Space::free_granules() const {
   std::uint64_t count = 0;
-  const auto add = [&](std::uint32_t id) {
-    const BlockRecord& hole = records_[id];
-    const PageRange* range = segments_[hole.segment].pages;
-    if (range == nullptr) return;
-    const std::uint64_t low =
-        range->index_of(round_up(hole.address - range->base(), range->granule()) + range->base());
-    const std::uint64_t high = range->index_of(hole.address + hole.bytes);
-    for (std::uint64_t index = low; index < high;) {
-      const PageRange::Cell& cell = (*range)[index];
-      const std::uint64_t rest = cell.granules - cell.place;
-      if (cell.place == 0 && rest <= high - index) count += rest;
-      index += rest;
-    }
-  };
-  lanes_[kSharedHome]->bins.for_each(records_, add);
+  lanes_[kSharedHome]->bins.for_each(records_,
+                                     [&](std::uint32_t id) { count += whole_pages(records_[id]); });
   return count;
 }
 
@@ -318,17 +328,13 @@ bool Space::fits(std::uint32_t home, const Reach& reach, std::uint64_t bytes,
     if (lanes_[lane]->bins.find_any(records_, bytes, alignment, any) != kNoBlock) return true;
   }
   if (find_of_others(reach, bytes, alignment) != kNoBlock) return true;
-  const GrowthPlan plan = plan_growth(reach, bytes, alignment);
+  const GrowthPlan plan = plan_growth(reach, bytes, alignment, true);
   if (!plan.found()) {
     // Segments that nothing uses can be given back for one of the right size.
     return spare + unused_bytes_[kSharedHome] + unused_bytes_[kSingleHome] >= bytes;
   }
-  std::vector<PageRun> gaps;
   const std::uint64_t page = segments_[records_[plan.first].segment].pages->granule();
-  const std::uint32_t window = open_window(plan, reach, &gaps);
-  const bool enough = plan.missing <= free_granules() + spare / page;
-  abandon_window(window);
-  return enough;
+  return plan.missing + plan.inside <= free_granules() + spare / page;
 }
 
 /// Its pages are gone.

@@ -81,8 +81,11 @@ std::uint32_t Heap::State::grow_pages(const HeapRequest& request, const Reach& r
   }
   FillResult result;
   std::uint32_t id = fill_window(request, after, plan, steal, &result);
-  if (id == kNoBlock && result.status == kAllocationRefused && !steal) {
-    plan = plan_window(request, reach);
+  if (id == kNoBlock && result.status == kAllocationRefused) {
+    {
+      const std::lock_guard<ShortLock> guard(lock);
+      plan = space.plan_growth(after, request.granted, request.alignment, true);
+    }
     if (plan.found()) id = fill_window(request, after, plan, true, &result);
   }
   if (result.status == kAllocationRefused) {

@@ -45,6 +45,7 @@ struct GrowthPlan {
   std::uint32_t first = kNoBlock, last = kNoBlock;  // records, neighbours
   DeviceAddress start = 0, end = 0;
   std::uint64_t missing = 0;    // granules of the gaps
+  std::uint64_t inside = 0;     // whole free pages of the holes, where pages are scarce
   std::vector<StreamId> waits;  // streams that must be waited for first
   [[nodiscard]] bool found() const noexcept { return first != kNoBlock; }
 };
@@ -135,8 +136,10 @@ class Space {
 
   // ---- pages (growth.cpp) ----------------------------------------------------------------------
   /// The window with the fewest missing granules, then the fewest waits.
+  /// Where pages are scarce, free ones that lie in the window count like missing ones: they cannot
+  /// be moved to its gaps.
   [[nodiscard]] GrowthPlan plan_growth(const Reach& reach, std::uint64_t bytes,
-                                       std::uint64_t alignment) const;
+                                       std::uint64_t alignment, bool scarce = false) const;
   /// Turns the window into one block on the move, and lists its gaps. Throws std::bad_alloc.
   [[nodiscard]] std::uint32_t open_window(const GrowthPlan& plan, const Reach& reach,
                                           std::vector<PageRun>* gaps);
@@ -223,6 +226,7 @@ class Space {
   /// The best block of the lanes of other streams that the reach admits.
   [[nodiscard]] std::uint32_t find_of_others(const Reach& reach, std::uint64_t bytes,
                                              std::uint64_t alignment) const;
+  [[nodiscard]] std::uint64_t whole_pages(const BlockRecord& hole) const noexcept;
   /// Where the rests of a block on the move belong.
   [[nodiscard]] std::uint32_t lane_for(const BlockRecord& record);
   [[nodiscard]] bool reaches(const Reach& reach, const BlockRecord& record,
