@@ -74,10 +74,7 @@ std::uint32_t Heap::State::grow_pages(const HeapRequest& request, const Reach& r
   bool steal = true;
   {
     const std::lock_guard<ShortLock> guard(lock);
-    const double allowed =
-        (1.0 + options.slack) *
-        static_cast<double>(std::max(peak_live, live_now().bytes + request.granted));
-    steal = static_cast<double>(held() + plan.missing * pages->granule()) > allowed;
+    steal = steals(plan.missing * pages->granule(), request.granted);
   }
   FillResult result;
   std::uint32_t id = fill_window(request, after, plan, steal, &result);
