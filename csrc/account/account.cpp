@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "account/recorder.h"
 #include "core/error.h"
 
 namespace nbx {
@@ -109,16 +110,14 @@ void Account::fold_locked(Lease& lease) noexcept {
     account->note_peak(&lease);
     set(account->granted_, get(account->granted_) - lease.left());
     set(account->requested_, get(account->requested_) - lease.requested_left());
-    set(account->objects_, get(account->objects_) + static_cast<std::uint64_t>(lease.objects));
+    set(account->objects_, get(account->objects_) + static_cast<std::uint64_t>(lease.objects()));
     set(account->leased_, get(account->leased_) - lease.size);
   }
   const std::int64_t most = lease.most_spent_now(), spent = lease.spent_now();
   lease.most_spent = most;
   lease.spent = spent;
-  lease.spent_objects += lease.objects;
-  lease.start(0);
-  lease.size = 0;
-  lease.account = nullptr;
+  lease.spent_objects += lease.objects();
+  lease.start(nullptr, 0, 0);
 }
 
 void Account::fold_own_locked() noexcept {
@@ -139,7 +138,8 @@ std::uint64_t Account::lease_size(const Lease& lease, std::uint64_t granted) con
       if (limit >= held) room = std::min(room, limit - held);
     }
   }
-  const std::uint64_t size = std::min(lease.wanted, room / 16);
+  // Half of it is leased at first.
+  const std::uint64_t size = std::min(lease.wanted, room / 16) & ~(2 * Lease::kUnit - 1);
   return size < Lease::kLeast ? 0 : size;
 }
 
@@ -150,9 +150,8 @@ void Account::grant_locked(Lease& lease, std::uint64_t size) noexcept {
     set(account->requested_, get(account->requested_) + size / 2);
     set(account->leased_, get(account->leased_) + size);
   }
-  lease.account = this;
-  lease.size = size;
-  lease.start(size / 2);
+  lease.recorded = RecordedEvent::owner(0, id_, 0);
+  lease.start(this, size / 2, size);
 }
 
 Account* Account::renew_locked(Lease& lease, std::uint64_t requested,
@@ -184,9 +183,9 @@ Lease* Account::begin_recall() noexcept {
     const std::lock_guard<ShortLock> guard(root_->lock_);
     ++root_->recalls_;
     leases = root_->leases_.load(std::memory_order_relaxed);
+    for (Lease* lease = leases; lease != nullptr; lease = lease->next) lease->gate.close();
   }
   if (leases == nullptr) return leases;
-  for (Lease* lease = leases; lease != nullptr; lease = lease->next) lease->gate.close();
   Gate::barrier();
   for (const Lease* lease = leases; lease != nullptr; lease = lease->next) {
     lease->gate.wait_empty();
@@ -331,10 +330,10 @@ AccountStatistics Account::figures() const {
     if (lease->account == nullptr || !contains(*lease->account)) continue;
     result.requested -= lease->requested_left();
     result.granted -= lease->left();
-    result.objects += static_cast<std::uint64_t>(lease->objects.get());
+    result.objects += static_cast<std::uint64_t>(lease->objects());
     if (++leases > 1) continue;
-    most_requested -= lease->least_requested_left;
-    most_granted -= lease->least_left;
+    most_requested -= lease->least_requested_left();
+    most_granted -= lease->least_left();
   }
   if (leases > 1) {
     most_requested = get(requested_);

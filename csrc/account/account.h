@@ -166,8 +166,8 @@ class Account {
       for (Lease* lease = leases; lease != nullptr; lease = lease->next) fold_locked(*lease);
       admit();
       --root_->recalls_;
+      for (Lease* lease = leases; lease != nullptr; lease = lease->next) lease->gate.open();
     }
-    for (Lease* lease = leases; lease != nullptr; lease = lease->next) lease->gate.open();
   }
   [[nodiscard]] bool has_leases() const noexcept { return get(root_->leased_) != 0; }
 
@@ -232,8 +232,8 @@ class Account {
     const bool exact = leased == (own == nullptr ? 0 : own->size);
     const bool known = own != nullptr && exact;
     const std::uint64_t held_requested =
-        get(requested_) - (known ? own->least_requested_left.get() : 0);
-    const std::uint64_t held_granted = get(granted_) - (known ? own->least_left.get() : 0);
+        get(requested_) - (known ? own->least_requested_left() : 0);
+    const std::uint64_t held_granted = get(granted_) - (known ? own->least_left() : 0);
     if (held_requested > get(peak_requested_)) set(peak_requested_, held_requested);
     if (held_granted > get(peak_granted_)) set(peak_granted_, held_granted);
     if (!exact && leased > get(peak_error_)) set(peak_error_, leased);

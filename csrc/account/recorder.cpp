@@ -167,9 +167,10 @@ std::uint64_t Recorder::Ring::copy(std::uint64_t from, std::vector<RecordedEvent
       event.words[word] = words[(index & mask) * 4 + word].load(std::memory_order_acquire);
     }
   }
-  // What the writer overwrote meanwhile is mixed.
-  const std::uint64_t begun = begin.load(std::memory_order_relaxed);
-  const std::uint64_t whole = std::min(last, std::max(first, begun > size ? begun - size : 0));
+  // What the writer overwrote meanwhile is mixed, and so may be the place of its next event.
+  const std::uint64_t now_last = end.load(std::memory_order_relaxed);
+  const std::uint64_t least = now_last >= size ? now_last - size + 1 : 0;
+  const std::uint64_t whole = std::min(last, std::max(first, least));
   events->erase(events->begin() + static_cast<std::ptrdiff_t>(base),
                 events->begin() + static_cast<std::ptrdiff_t>(base + (whole - first)));
   return whole;
@@ -202,6 +203,17 @@ std::atomic<std::uint32_t> recordings{0};
 Recording::Slot* Recording::slots() noexcept {
   static Slot all[kMost];
   return all;
+}
+
+bool Recorder::note_first(std::uint64_t place, std::uint64_t extent, std::uint64_t owner) noexcept {
+  Ring* const ring = open_ring();
+  return ring == nullptr || ring->write(place, extent, owner);
+}
+
+bool Recorder::tick(Ring& ring, std::uint64_t index) noexcept {
+  ring.now = ticks();
+  if ((index & ring.half_mask) == 0) turn(ring, index);
+  return true;
 }
 
 /// Half a ring is full: whoever records takes a copy before the writer comes round again.

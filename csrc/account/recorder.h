@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/inline.h"
+
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #include "core/clock.h"
 #endif
@@ -62,7 +64,7 @@ struct RecordedFields {
   std::uint64_t ticks = 0;  // of Recorder::ticks
   RecordedAction action = RecordedAction::kMark;
   std::uint8_t heap = 0;         // Recorder::open_heap
-  std::uint64_t address = 0;     // 52 bits
+  std::uint64_t address = 0;     // 56 bits
   std::uint64_t bytes = 0;       // requested; 44 bits
   std::uint32_t stream = 0;      // 20 bits
   std::uint32_t account = 0;     // Account::id; 20 bits
@@ -72,14 +74,16 @@ struct RecordedFields {
 
 /// Four words:
 ///   0: ticks
-///   1: address / 16 (48 bits) | heap (8) | action (8, lowest)
+///   1: heap (8) | address / 16 (52) | action (4, lowest)
 ///   2: bytes (44) | stream (20, lowest)
 ///   3: generation (24) | account (20) | origin (20, lowest)
 struct RecordedEvent {
   static constexpr std::uint64_t kSmallMax = (std::uint64_t{1} << 20) - 1;
   static constexpr std::uint64_t kBytesMax = (std::uint64_t{1} << 44) - 1;
   static constexpr std::uint64_t kGenerationMask = (std::uint64_t{1} << 24) - 1;
-  static constexpr std::uint64_t kAddressMask = (std::uint64_t{1} << 52) - 16;
+  static constexpr std::uint64_t kAddressMask = (std::uint64_t{1} << 56) - 16;
+
+  static constexpr int kBytesAt = 20, kGenerationAt = 40;
 
   std::uint64_t words[4];
 
@@ -91,9 +95,9 @@ struct RecordedEvent {
   [[nodiscard]] RecordedFields unpack() const noexcept {
     RecordedFields fields;
     fields.ticks = words[0];
-    fields.action = static_cast<RecordedAction>(words[1] & 0xff);
-    fields.heap = static_cast<std::uint8_t>(words[1] >> 8 & 0xff);
-    fields.address = words[1] >> 16 << 4;
+    fields.action = static_cast<RecordedAction>(words[1] & 0xf);
+    fields.heap = static_cast<std::uint8_t>(words[1] >> 56);
+    fields.address = words[1] & kAddressMask;
     fields.bytes = words[2] >> 20;
     fields.stream = static_cast<std::uint32_t>(words[2] & kSmallMax);
     fields.generation = static_cast<std::uint32_t>(words[3] >> 40);
@@ -104,15 +108,15 @@ struct RecordedEvent {
 
   [[nodiscard]] static std::uint64_t place(std::uint64_t address, std::uint8_t heap,
                                            RecordedAction action) noexcept {
-    return (address & kAddressMask) << 12 | std::uint64_t{heap} << 8 |
+    return (address & kAddressMask) | std::uint64_t{heap} << 56 |
            static_cast<std::uint64_t>(action);
   }
   [[nodiscard]] static std::uint64_t extent(std::uint64_t bytes, std::uint64_t stream) noexcept {
-    return least(bytes, kBytesMax) << 20 | least(stream, kSmallMax);
+    return least(bytes, kBytesMax) << kBytesAt | least(stream, kSmallMax);
   }
   [[nodiscard]] static std::uint64_t owner(std::uint64_t generation, std::uint64_t account,
                                            std::uint64_t origin) noexcept {
-    return generation << 40 | least(account, kSmallMax) << 20 | least(origin, kSmallMax);
+    return generation << kGenerationAt | least(account, kSmallMax) << 20 | least(origin, kSmallMax);
   }
 
  private:
@@ -121,7 +125,7 @@ struct RecordedEvent {
   }
 };
 static_assert(sizeof(RecordedEvent) == 32);
-static_assert(48 + 8 + 8 == 64 && 44 + 20 == 64 && 24 + 20 + 20 == 64);
+static_assert(8 + 52 + 4 == 64 && 44 + 20 == 64 && 24 + 20 + 20 == 64);
 
 /// Events of one thread, oldest first.
 struct RecordedRun {
@@ -143,20 +147,19 @@ class Recorder {
   static void note(RecordedAction action, std::uint8_t heap, std::uint64_t address,
                    std::uint64_t bytes, std::uint32_t stream, std::uint32_t account,
                    std::uint32_t generation, std::uint32_t origin = 0) noexcept {
-    if (!enabled_.load(std::memory_order_relaxed)) return;
-    Ring* ring = ring_;
-    if (ring == nullptr) [[unlikely]] {
-      ring = open_ring();
-      if (ring == nullptr) return;
-    }
-    const std::uint64_t index = ring->end.load(std::memory_order_relaxed);
-    if ((index & (kTimeEvery - 1)) == 0) [[unlikely]] {
-      ring->now = ticks();
-      if ((index & ring->half_mask) == 0) turn(*ring, index);
-    }
-    ring->write(index, ring->now, RecordedEvent::place(address, heap, action),
-                RecordedEvent::extent(bytes, stream),
-                RecordedEvent::owner(generation, account, origin));
+    static_cast<void>(note_packed(RecordedEvent::place(address, heap, action),
+                                  RecordedEvent::extent(bytes, stream),
+                                  RecordedEvent::owner(generation, account, origin)));
+  }
+  /// The same for words that are packed already. Returns true, so that a caller that does so too
+  /// can end with it.
+  NBX_INLINE static bool note_packed(std::uint64_t place, std::uint64_t extent,
+                                     std::uint64_t owner) noexcept {
+    if (!enabled_.load(std::memory_order_relaxed)) return true;
+    Ring* const ring = ring_;
+    if (ring == nullptr) [[unlikely]]
+      return note_first(place, extent, owner);
+    return ring->write(place, extent, owner);
   }
   /// The same with the present time, 7 to 20 ns more: for what is slow anyway, such as calls of the
   /// driver.
@@ -173,6 +176,9 @@ class Recorder {
   [[nodiscard]] static std::uint32_t origin() noexcept {
     const OriginHook hook = origin_hook_.load(std::memory_order_relaxed);
     return hook == nullptr ? 0 : hook();
+  }
+  [[nodiscard]] static bool captures_origins() noexcept {
+    return origin_hook_.load(std::memory_order_relaxed) != nullptr;
   }
   using OriginHook = std::uint32_t (*)() noexcept;
   /// Null captures nothing; returns the former hook.
@@ -224,23 +230,24 @@ class Recorder {
     std::uint64_t now = 0;
     std::uint64_t mask = 0, half_mask = 0;
     std::unique_ptr<std::atomic<std::uint64_t>[]> words;
-    // Events [.., end) are written; the one that is being written is begin - 1.
-    std::atomic<std::uint64_t> begin{0}, end{0};
+    std::atomic<std::uint64_t> end{0};  // events that are written; the next one may be half done
     std::atomic<std::uint64_t> thread{0};
     std::atomic<std::uint64_t> ended{0};  // when its thread ended, counted; 0: it runs
     std::uint32_t number = 0;
     Ring* next = nullptr;
 
-    void write(std::uint64_t index, std::uint64_t time, std::uint64_t place, std::uint64_t extent,
-               std::uint64_t owner) noexcept {
-      begin.store(index + 1, std::memory_order_relaxed);
-      NBX_RECORDER_FENCE();  // whoever reads one of the words below sees `begin` as well
+    NBX_INLINE bool write(std::uint64_t place, std::uint64_t extent, std::uint64_t owner) noexcept {
+      const std::uint64_t index = end.load(std::memory_order_relaxed);
+      NBX_RECORDER_FENCE();  // whoever reads one of the words below sees this `end`, or a later one
       std::atomic<std::uint64_t>* slot = &words[(index & mask) * 4];
-      slot[0].store(time, std::memory_order_relaxed);
+      slot[0].store(now, std::memory_order_relaxed);
       slot[1].store(place, std::memory_order_relaxed);
       slot[2].store(extent, std::memory_order_relaxed);
       slot[3].store(owner, std::memory_order_relaxed);
       end.store(index + 1, std::memory_order_release);
+      if (((index + 1) & (kTimeEvery - 1)) == 0) [[unlikely]]
+        return tick(*this, index + 1);
+      return true;
     }
     /// Appends the events from `from` on that are still there; returns the index of the first.
     std::uint64_t copy(std::uint64_t from, std::vector<RecordedEvent>* events) const;
@@ -248,6 +255,10 @@ class Recorder {
 
   [[nodiscard]] static Ring* open_ring() noexcept;
   [[nodiscard]] static Ring* take_ended_ring() noexcept;
+  __attribute__((noinline)) static bool note_first(std::uint64_t place, std::uint64_t extent,
+                                                   std::uint64_t owner) noexcept;
+  /// After kTimeEvery events: the time, and at half a ring what `turn` does.
+  __attribute__((noinline)) static bool tick(Ring& ring, std::uint64_t index) noexcept;
   static void turn(const Ring& ring, std::uint64_t index) noexcept;
   [[nodiscard]] static Ring* rings() noexcept;  // newest first; rings are never destroyed
 

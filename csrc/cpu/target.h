@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/inline.h"
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #define NBX_X86 1
 #else
 #define NBX_X86 0
 #endif
-
-#define NBX_INLINE inline __attribute__((always_inline))
 
 #if NBX_X86
 #define NBX_AVX2 __attribute__((target("avx2,fma,f16c,bmi,bmi2")))

@@ -66,6 +66,7 @@ Front::Set* Front::find_set(StreamId stream) noexcept {
   for (const auto& set : sets_) {
     if (set == nullptr || set->stream != key) continue;
     recent_stream_ = stream;
+    recent_extent_ = RecordedEvent::extent(0, stream);
     return recent_ = set.get();
   }
   return nullptr;
@@ -110,10 +111,74 @@ std::uint64_t Front::kept_bytes() const noexcept {
   for (const auto& set : sets_) {
     if (set == nullptr) continue;
     for (std::uint32_t size_class = 0; size_class < SlotSize::kCount; ++size_class) {
-      bytes += set->stacks[size_class].count * SlotSize::granules(size_class) << granule_bits_;
+      bytes += std::uint64_t{set->stacks[size_class].count} * tables_.bytes[size_class];
     }
   }
   return bytes;
+}
+
+bool Front::take(StreamId stream, std::uint64_t bytes, Account& account, Block* block) noexcept {
+  if (!lease_.gate.enter(&account)) return false;
+  std::uint32_t id = kNoBlock;
+  const std::uint64_t granted = granted_of(bytes);
+  if (Set* set = set_of(stream); set != nullptr && granted <= SlotSize::kLargest) {
+    Stack& stack = set->stacks[class_of(bytes)];
+    if (stack.count != 0 && lease_.charge(bytes, granted)) id = stack.pop(stack.count);
+  } else if (set != nullptr) {
+    Exact& exact = exact_of(*set, granted);
+    if (exact.bytes == granted && exact.count != 0 && lease_.charge(bytes, granted)) {
+      id = pop(exact);
+    }
+  }
+  if (id == kNoBlock) {
+    lease_.gate.leave();
+    return false;
+  }
+  BlockRecord& record = records_[id];
+  mark(record, bytes, account, 0);
+  *block = Block{record.address, granted, id, record.generation};
+  const std::uint64_t owner = lease_.recorded;
+  lease_.gate.leave();
+  return note(RecordedAction::kAllocate, block->address, bytes, owner, block->generation);
+}
+
+bool Front::give(const Block& block, Account& account, StreamId stream, Ticket ticket) noexcept {
+  if (!lease_.gate.enter(&account)) return false;
+  std::uint64_t requested = 0;
+  if (records_.holds(block.id)) requested = keep(block.id, block.generation, stream, ticket);
+  const std::uint64_t owner = lease_.recorded;
+  lease_.gate.leave();
+  return requested != 0 &&
+         note(RecordedAction::kFree, block.address, requested, owner, block.generation);
+}
+
+std::uint64_t Front::keep(std::uint32_t id, std::uint32_t generation, StreamId stream,
+                          Ticket ticket) noexcept {
+  BlockRecord& record = records_[id];
+  const StreamId last = record.stream;
+  const bool is_simple = stream == last || (stream == kNoStream && ticket == 0);
+  if (record.state != BlockState::kLive || record.generation != generation || !is_simple ||
+      record.lane >= kHomes) {
+    return 0;
+  }
+  Set* const set = set_of(last);
+  const std::uint64_t requested = record.requested(), bytes = record.bytes;
+  if (set == nullptr || bytes > kLargest) return 0;
+  if (bytes <= SlotSize::kLargest) {
+    Stack* const stack = stack_for(*set, bytes);
+    if (stack == nullptr || stack->is_full() || !lease_.refund(requested, granted_of(requested))) {
+      return 0;
+    }
+    stack->push(id, stack->count);
+  } else {
+    Exact& exact = exact_of(*set, bytes);
+    if (exact.bytes != bytes || !has_room(exact) || !lease_.refund(requested, bytes)) return 0;
+    if (exact.credit < kMostCredit) ++exact.credit;
+    push(exact, id);
+  }
+  if (ticket > record.ticket) record.ticket = ticket;
+  hide(record, record.generation);
+  return requested;
 }
 
 Front::Set* Front::adopt(BlockRecord& record, const BlockUse& use) noexcept {
@@ -158,7 +223,7 @@ Front* Heap::State::make_front(Account& account) {
   };
   Lease& lease = account.open_lease();
   auto made = std::unique_ptr<Front>(
-      new (std::nothrow) Front(this, leave, space.records(), space.granule_bits(), host, lease));
+      new (std::nothrow) Front(this, recorded, leave, space.records(), host, lease));
   const std::lock_guard<ShortLock> guard(lock);
   if (made == nullptr) {
     Account::close_lease(lease);
@@ -219,7 +284,7 @@ std::uint32_t Heap::State::take_kept(Front& front, Front::Set& set,
   // Larger blocks that lie aside cost a small heap the order of its holes.
   front.set_bounds(std::min(share, held() / 8), std::min(share, held() / 256));
   if (granted <= SlotSize::kLargest) {
-    const std::uint32_t size_class = SlotSize::of(granted >> space.granule_bits());
+    const auto size_class = static_cast<std::uint32_t>(front.class_of(granted));
     Front::Stack& stack = set.stacks[size_class];
     if (stack.count == 0 && recalls == 0) {
       front.raise(stack, SlotSize::granules(size_class) * space.granule());
@@ -228,7 +293,7 @@ std::uint32_t Heap::State::take_kept(Front& front, Front::Set& set,
       std::reverse(stack.ids, stack.ids + count);
       stack.count = count;
     }
-    return stack.count != 0 ? stack.pop() : kNoBlock;
+    return stack.count != 0 ? stack.pop(stack.count) : kNoBlock;
   }
   Front::Exact& exact = front.exact_of(set, granted);
   if (exact.bytes != granted) {
@@ -257,7 +322,7 @@ bool Heap::State::keep(Front& front, std::uint32_t id, const BlockUse& use, Surp
   if (record.bytes > SlotSize::kLargest) {
     Front::Exact& exact = front.exact_of(*set, record.bytes);
     if (exact.bytes != record.bytes || !front.has_room(exact)) return false;
-    Front::hide(record);
+    Front::hide(record, record.generation);
     front.push(exact, id);
     return true;
   }
@@ -272,8 +337,8 @@ bool Heap::State::keep(Front& front, std::uint32_t id, const BlockUse& use, Surp
     std::copy(stack->ids + half, stack->ids + stack->count, stack->ids);
     stack->count -= half;
   }
-  Front::hide(record);
-  stack->push(id);
+  Front::hide(record, record.generation);
+  stack->push(id, stack->count);
   return true;
 }
 
@@ -339,8 +404,8 @@ void Heap::State::count_free(Front* front, Account& account, std::uint64_t reque
                              std::uint64_t granted) noexcept {
   if (front != nullptr) {
     Lease& lease = front->lease();
-    if (lease.account == &account && lease.refund(requested, granted)) return;
     if (granted <= Front::kLargest) {
+      if (lease.account == &account && lease.refund(requested, granted)) return;
       account.renew_released_locked(lease, requested, granted);
     } else {
       account.release_locked(requested, granted);

@@ -8,6 +8,8 @@
 
 #include "account/account.h"
 #include "account/recorder.h"
+#include "core/inline.h"
+#include "heap/block.h"
 #include "heap/records.h"
 #include "heap/slabs.h"
 #include "pages/pages.h"
@@ -27,20 +29,19 @@ class Front {
   static constexpr std::uint32_t kMostCredit = 8;  // misses until a size is forgotten
 
   using Retire = void (*)(void* heap, Front& front) noexcept;
-  Front(void* owner, Retire retirement, RecordTable& records, std::uint32_t granule_bits,
-        bool is_host, Lease& owned) noexcept
+  Front(void* owner, std::uint8_t recorded, Retire retirement, RecordTable& records, bool is_host,
+        Lease& owned) noexcept
       : heap(owner),
         retire(retirement),
+        lease_(owned),
         records_(records),
-        granule_bits_(granule_bits),
-        mask_((std::uint64_t{1} << granule_bits) - 1),
-        host_(is_host),
-        lease_(owned) {}
+        mask_((std::uint64_t{1} << (is_host ? kHostGranuleBits : kDeviceGranuleBits)) - 1),
+        tables_(is_host ? kSlotTables<kHostGranuleBits> : kSlotTables<kDeviceGranuleBits>),
+        recorded_(RecordedEvent::place(0, recorded, RecordedAction{})),
+        host_(is_host) {}
   Front(const Front&) = delete;
   Front& operator=(const Front&) = delete;
 
-  [[nodiscard]] bool enter() noexcept { return lease_.gate.enter(); }
-  void leave() noexcept { lease_.gate.leave(); }
   [[nodiscard]] Lease& lease() noexcept { return lease_; }
   [[nodiscard]] const Lease& lease() const noexcept { return lease_; }
   /// Bytes of the blocks kept; exact while the thread rests.
@@ -52,82 +53,94 @@ class Front {
     return bytes - 1 < kLargest && alignment - 1 <= mask_ && (alignment & (alignment - 1)) == 0 &&
            lifetime == Lifetime::kTransient;
   }
-  /// A cached block for the stream, counted and marked as handed out, and its name; null if there
-  /// is none or the lease does not cover it.
-  [[nodiscard]] BlockRecord* take(StreamId stream, std::uint64_t bytes, Account& account,
-                                  std::uint32_t origin, std::uint32_t* id) noexcept {
-    if (lease_.account != &account) return nullptr;
-    Set* set = recent_;
-    if (stream != recent_stream_) [[unlikely]] {
-      set = find_set(stream);
-      if (set == nullptr) return nullptr;
-    }
-    const std::uint64_t granted = granted_of(bytes);
-    std::uint32_t found = kNoBlock;
-    if (granted <= SlotSize::kLargest) [[likely]] {
-      Stack& stack = set->stacks[kSlotSizeTable[granted >> granule_bits_]];
-      if (stack.count == 0 || !lease_.charge(bytes, granted)) return nullptr;
-      found = stack.pop();
-    } else {
-      Exact& exact = exact_of(*set, granted);
-      if (exact.bytes != granted || exact.count == 0 || !lease_.charge(bytes, granted)) {
-        return nullptr;
-      }
-      found = pop(exact);
-    }
-    BlockRecord& record = records_[found];
-    *id = found;
-    mark(record, bytes, account, origin);
-    return &record;
-  }
-
-  /// Keeps a live block of this handle for its stream and counts it as given back; false if that
-  /// is not so simple.
-  [[nodiscard]] bool give(std::uint32_t id, std::uint32_t generation, Account& account,
-                          const BlockUse& use) noexcept {
-    if (!records_.holds(id) || lease_.account != &account) return false;
-    BlockRecord& record = records_[id];
-    if (record.state != BlockState::kLive || record.generation != generation) return false;
-    // Work of a second stream, or of a graph, is for the slow path to look at.
-    const StreamId stream = record.stream;
-    const bool simple = use.stream == stream || (use.stream == kNoStream && use.ticket == 0);
-    if (!simple || record.lane >= kHomes) return false;
-    Set* set = recent_;
-    if (stream != recent_stream_) [[unlikely]] {
-      set = find_set(stream);
-      if (set == nullptr) return false;
-    }
-    const std::uint64_t requested = record.requested(), bytes = record.bytes;
-    if (bytes <= SlotSize::kLargest) [[likely]] {
-      Stack* stack = stack_for(*set, bytes);
-      if (stack == nullptr || stack->is_full()) return false;
-      if (!lease_.refund(requested, granted_of(requested))) return false;
-      stack->push(id);
-    } else if (!keep_exact(*set, id, requested, bytes)) {
+  /// A cached block for the stream: counted, marked as handed out and noted; false if there is none
+  /// or the lease does not cover it.
+  [[nodiscard]] bool take(StreamId stream, std::uint64_t bytes, Account& account,
+                          Block* block) noexcept;
+  /// Keeps a live block of this handle for its stream, counts it as given back and notes it; false
+  /// if that is not so simple.
+  [[nodiscard]] bool give(const Block& block, Account& account, StreamId stream,
+                          Ticket ticket) noexcept;
+  // The same, without a call on the way, for what comes most often: small blocks at the alignment
+  // of tensors, for the stream that was used last. False says nothing of the other two.
+  [[nodiscard]] NBX_INLINE bool take_quickly(StreamId stream, std::uint64_t bytes, Account& account,
+                                             Block* block) noexcept {
+    Lease& lease = lease_;
+    if (!lease.gate.enter(&account)) [[unlikely]]
       return false;
+    if (stream == recent_stream_) [[likely]] {
+      const std::uint64_t granted = granted_of(bytes);
+      Stack& stack = recent_->stacks[class_of(bytes)];
+      const std::uint32_t count = stack.count;
+      if (count != 0 && lease.charge_quickly(bytes, granted)) [[likely]] {
+        const std::uint32_t id = stack.pop(count);
+        block->granted = granted;
+        block->id = id;
+        BlockRecord& record = records_[id];
+        mark(record, bytes, account, 0);
+        const DeviceAddress address = record.address;
+        block->address = address;
+        const std::uint64_t owner = lease.recorded;
+        const std::uint32_t generation = record.generation;
+        lease.gate.leave();
+        block->generation = generation;
+        return note(RecordedAction::kAllocate, address, bytes, owner, generation);
+      }
     }
-    if (use.ticket > record.ticket) record.ticket = use.ticket;
-    hide(record);
-    return true;
+    lease.gate.leave();
+    return false;
+  }
+  [[nodiscard]] NBX_INLINE bool give_quickly(const Block& block, Account& account, StreamId stream,
+                                             Ticket ticket) noexcept {
+    Lease& lease = lease_;
+    if (!lease.gate.enter(&account)) [[unlikely]]
+      return false;
+    const std::uint32_t id = block.id;
+    if (records_.holds(id)) [[likely]] {
+      BlockRecord& record = records_[id];
+      const StreamId last = record.stream;
+      const std::uint32_t generation = block.generation;
+      const std::uint64_t bytes = record.bytes;
+      if (record.generation == generation && record.state == BlockState::kLive &&
+          last == recent_stream_ && bytes - 1 < SlotSize::kLargest) [[likely]] {
+        const std::size_t size_class = class_of(bytes);
+        Stack& stack = recent_->stacks[size_class];
+        const std::uint32_t count = stack.count;
+        const std::uint64_t requested = record.requested_low();
+        if (tables_.bytes[size_class] == bytes && count < stack.limit &&
+            (stream == last || stream == kNoStream) && lease.refund(requested, block.granted))
+            [[likely]] {
+          stack.push(id, count);
+          if (ticket > record.ticket) record.ticket = ticket;
+          hide(record, generation);
+          const std::uint64_t owner = lease.recorded;
+          lease.gate.leave();
+          return note(RecordedAction::kFree, block.address, requested, owner, generation);
+        }
+      }
+    }
+    lease.gate.leave();
+    return false;
   }
 
   // ---- with the heap's lock held ---------------------------------------------------------------
 
   /// Blocks of one class and stream.
-  struct Stack {
-    static constexpr std::uint32_t kPlaces = 16;
+  struct alignas(64) Stack {
+    static constexpr std::uint32_t kPlaces = 14;
     Relaxed<std::uint32_t> count;
     std::uint32_t limit = 0;  // grows with use, as far as the front's bound allows
     std::uint32_t ids[kPlaces];
 
     [[nodiscard]] bool is_full() const noexcept { return count >= limit; }
-    [[nodiscard]] std::uint32_t pop() noexcept {
-      count -= 1;
-      return ids[count];
+    // `present`: the count.
+    [[nodiscard]] NBX_INLINE std::uint32_t pop(std::uint32_t present) noexcept {
+      count = present - 1;
+      return ids[present - 1];
     }
-    void push(std::uint32_t id) noexcept {
-      ids[count] = id;
-      count += 1;
+    NBX_INLINE void push(std::uint32_t id, std::uint32_t present) noexcept {
+      ids[present] = id;
+      count = present + 1;
     }
   };
   /// Blocks of one size, which is forgotten when others come more often.
@@ -139,9 +152,9 @@ class Front {
     std::uint32_t ids[kPlaces];
   };
   struct Set {
-    StreamId stream = kNoStream;
     std::array<Stack, SlotSize::kCount> stacks{};
     std::array<Exact, 16> exact{};
+    StreamId stream = kNoStream;
   };
 
   /// The set of the stream; null if it has none.
@@ -153,14 +166,17 @@ class Front {
   /// The same, made if there is room; a set that is empty is given to another stream.
   [[nodiscard]] Set* make_set(StreamId stream) noexcept;
   [[nodiscard]] Exact& exact_of(Set& set, std::uint64_t granted) const noexcept {
-    const std::uint64_t mixed = (granted >> granule_bits_) * 0x9E3779B97F4A7C15U;
+    const std::uint64_t mixed = (granted >> kHostGranuleBits) * 0x9E3779B97F4A7C15U;
     return set.exact[mixed >> 60];
   }
+  /// The class of slots for this many bytes, from 1 to SlotSize::kLargest.
+  [[nodiscard]] NBX_INLINE std::size_t class_of(std::uint64_t bytes) const noexcept {
+    return tables_.classes[(bytes - 1) >> 6];
+  }
   /// Where a free block of these bytes belongs; null if its size is no class's.
-  [[nodiscard]] Stack* stack_for(Set& set, std::uint64_t bytes) const noexcept {
-    const std::uint64_t granules = bytes >> granule_bits_;
-    const std::uint8_t size_class = kSlotSizeTable[granules];
-    return kSlotGranules[size_class] == granules ? &set.stacks[size_class] : nullptr;
+  [[nodiscard]] NBX_INLINE Stack* stack_for(Set& set, std::uint64_t bytes) const noexcept {
+    const std::size_t size_class = class_of(bytes);
+    return tables_.bytes[size_class] == bytes ? &set.stacks[size_class] : nullptr;
   }
   [[nodiscard]] std::uint32_t pop(Exact& exact) noexcept {
     exact_bytes_ -= exact.bytes;
@@ -181,8 +197,8 @@ class Front {
   /// Lets a stack of blocks of `bytes` hold more, as far as all stacks together may.
   void raise(Stack& stack, std::uint64_t bytes) noexcept;
   /// A freed block is kept: its handles are void.
-  static void hide(BlockRecord& record) noexcept {
-    record.generation += 1;
+  static void hide(BlockRecord& record, std::uint32_t generation) noexcept {
+    record.generation = generation + 1;
     record.state = BlockState::kCached;
   }
   [[nodiscard]] std::uint64_t granted_of(std::uint64_t bytes) const noexcept {
@@ -204,7 +220,7 @@ class Front {
     for (const auto& set : sets_) {
       if (set == nullptr) continue;
       for (Stack& stack : set->stacks) {
-        while (stack.count != 0) visit(stack.pop());
+        while (stack.count != 0) visit(stack.pop(stack.count));
         stack.limit = 0;
       }
       for (Exact& exact : set->exact) {
@@ -233,23 +249,27 @@ class Front {
   [[nodiscard]] StreamId key_of(StreamId stream) const noexcept {
     return host_ && !is_capture(stream) ? kNoStream : stream;
   }
-  [[nodiscard]] bool keep_exact(Set& set, std::uint32_t id, std::uint64_t requested,
-                                std::uint64_t bytes) noexcept {
-    if (bytes > kLargest) return false;
-    Exact& exact = exact_of(set, bytes);
-    if (exact.bytes != bytes || !has_room(exact) || !lease_.refund(requested, bytes)) return false;
-    if (exact.credit < kMostCredit) ++exact.credit;
-    push(exact, id);
-    return true;
+  /// The bytes that were asked for; 0 if the block is not kept. Work of a second stream, or of a
+  /// graph, is for the slow path to look at.
+  [[nodiscard]] std::uint64_t keep(std::uint32_t id, std::uint32_t generation, StreamId stream,
+                                   Ticket ticket) noexcept;
+  /// An event of the recent stream; true.
+  NBX_INLINE bool note(RecordedAction action, DeviceAddress address, std::uint64_t bytes,
+                       std::uint64_t owner, std::uint32_t generation) const noexcept {
+    return Recorder::note_packed(recorded_ + address + static_cast<std::uint64_t>(action),
+                                 bytes << RecordedEvent::kBytesAt | recent_extent_,
+                                 std::uint64_t{generation} << RecordedEvent::kGenerationAt | owner);
   }
 
-  RecordTable& records_;
-  const std::uint32_t granule_bits_;
-  const std::uint64_t mask_;  // of the bytes below a granule
-  const bool host_;
   Lease& lease_;
+  RecordTable& records_;
   StreamId recent_stream_ = ~StreamId{0};
-  Set* recent_ = nullptr;
+  std::uint64_t recent_extent_ = 0;  // the stream's part of an event
+  Set* recent_ = nullptr;            // null: no stream's
+  const std::uint64_t mask_;         // of the bytes below a granule
+  const SlotTables& tables_;
+  const std::uint64_t recorded_;  // the heap's part of an event
+  const bool host_;
   Relaxed<std::uint64_t> exact_bytes_;
   std::uint64_t allotted_ = 0;  // bytes that the stacks may hold
   std::uint64_t bound_ = 0, exact_bound_ = 0;

@@ -13,10 +13,6 @@
 namespace nbx {
 namespace {
 
-// A cache line on the host; what vector loads and copies of every device like elsewhere.
-constexpr std::uint32_t kHostGranuleBits = 6;
-constexpr std::uint32_t kDeviceGranuleBits = 8;
-
 void check_alignment(std::uint64_t alignment) {
   if (alignment != 0 && (alignment & (alignment - 1)) == 0 && alignment <= kMaximumAlignment) {
     return;
@@ -57,48 +53,45 @@ Heap::~Heap() {
   state_->close_fronts();
 }
 
-Block Heap::allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& stream, Account& account,
-                     Lifetime lifetime) {
+bool Heap::take_quickly(Block* block, std::uint64_t bytes, StreamId stream,
+                        Account& account) noexcept {
+  Front* const front = thread_fronts.last;
+  return front != nullptr && front->heap.get() == state_.get() && !Recorder::captures_origins() &&
+         front->take_quickly(stream, bytes, account, block);
+}
+
+bool Heap::give_quickly(const Block& block, Account& account, StreamId stream,
+                        Ticket ticket) noexcept {
+  Front* const front = thread_fronts.last;
+  return front != nullptr && front->heap.get() == state_.get() &&
+         front->give_quickly(block, account, stream, ticket);
+}
+
+void Heap::allocate_slowly(Block* block, std::uint64_t bytes, std::uint64_t alignment,
+                           Stream& stream, Account& account, Lifetime lifetime) {
   State& s = *state_;
   const std::uint32_t origin = Recorder::origin();
   const StreamId name = stream.id();
-  Front* front = find_front(&s);
-  Block block;
-  BlockRecord* record = nullptr;
-  if (front != nullptr && front->serves(bytes, alignment, lifetime) && front->enter()) [[likely]] {
-    record = front->take(name, bytes, account, origin, &block.id);
-    front->leave();
+  Front* const front = find_front(&s);
+  if (front != nullptr && origin == 0 && front->serves(bytes, alignment, lifetime) &&
+      front->take(name, bytes, account, block)) {
+    return;
   }
-  if (record == nullptr) [[unlikely]] {
-    block = allocate_slowly(HeapRequest{bytes, bytes, alignment, name, account, lifetime, origin});
-    return block;
-  }
-  block.address = record->address;
-  block.granted = front->granted_of(bytes);
-  block.generation = record->generation;
-  Recorder::note(RecordedAction::kAllocate, s.recorded, block.address, bytes, name, account.id(),
-                 block.generation, origin);
-  return block;
-}
-
-Block Heap::allocate_slowly(HeapRequest request) {
-  State& s = *state_;
-  check_alignment(request.alignment);
-  Block block;
+  check_alignment(alignment);
+  HeapRequest request{bytes, bytes, alignment, name, account, lifetime, origin};
   try {
-    if (request.bytes > kMaximumBytes) throw refusal(s.figures(request));
-    request.granted = round_up(request.bytes, s.space.granule());
-    block = allocate_locked(request);
+    if (bytes > kMaximumBytes) throw refusal(s.figures(request));
+    request.granted = round_up(bytes, s.space.granule());
+    *block = allocate_locked(request);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kOutOfMemory) {
-      Recorder::note_now(RecordedAction::kRefuse, s.recorded, 0, request.bytes, request.stream,
-                         request.account.id(), 0, request.origin);
+      Recorder::note_now(RecordedAction::kRefuse, s.recorded, 0, bytes, name, account.id(), 0,
+                         origin);
     }
     throw;
   }
-  Recorder::note(RecordedAction::kAllocate, s.recorded, block.address, request.bytes,
-                 request.stream, request.account.id(), block.generation, request.origin);
-  return block;
+  Recorder::note(RecordedAction::kAllocate, s.recorded, block->address, bytes, name, account.id(),
+                 block->generation, origin);
 }
 
 Block Heap::allocate_locked(const HeapRequest& request) {
@@ -171,19 +164,11 @@ void Heap::allocate_many(const BlockRequest* requests, std::size_t count, Stream
   }
 }
 
-void Heap::free(const Block& block, std::uint64_t requested, Account& account, StreamId stream,
-                Ticket ticket) noexcept {
+void Heap::free_slowly(const Block& block, std::uint64_t requested, Account& account,
+                       StreamId stream, Ticket ticket) noexcept {
+  Front* const front = find_front(state_.get());
+  if (front != nullptr && front->give(block, account, stream, ticket)) return;
   const BlockUse use{stream, ticket};
-  Front* front = find_front(state_.get());
-  if (front != nullptr && front->enter()) [[likely]] {
-    const bool kept = front->give(block.id, block.generation, account, use);
-    front->leave();
-    if (kept) [[likely]] {
-      Recorder::note(RecordedAction::kFree, state_->recorded, block.address, requested, stream,
-                     account.id(), block.generation);
-      return;
-    }
-  }
   free_after(block, requested, account, &use, 1);
 }
 

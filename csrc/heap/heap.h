@@ -10,19 +10,11 @@
 #include "account/account.h"
 #include "core/error.h"
 #include "device/device.h"
+#include "heap/block.h"
 #include "pages/pages.h"
 #include "stream/stream.h"
 
 namespace nbx {
-
-/// A granted block. `generation` tells a reused block from the one that was freed: every address
-/// of an older generation is void.
-struct Block {
-  DeviceAddress address = 0;
-  std::uint64_t granted = 0;  // bytes
-  std::uint32_t id = 0;
-  std::uint32_t generation = 0;
-};
 
 struct BlockRequest {
   std::uint64_t bytes = 0;
@@ -95,7 +87,14 @@ class Heap {
   /// The bytes are admitted by `account` first. Throws Error(kOutOfMemory) with every figure of
   /// design section 4 after the whole refusal pipeline has failed; nothing is held then.
   [[nodiscard]] Block allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& stream,
-                               Account& account, Lifetime lifetime = Lifetime::kTransient);
+                               Account& account, Lifetime lifetime = Lifetime::kTransient) {
+    Block block;
+    const bool is_common = bytes - 1 < kMostSmallBytes && alignment == kTensorAlignment &&
+                           lifetime == Lifetime::kTransient;
+    if (!is_common || !take_quickly(&block, bytes, stream.id(), account)) [[unlikely]]
+      allocate_slowly(&block, bytes, alignment, stream, account, lifetime);
+    return block;
+  }
   /// All of the blocks, or none and the error of the one that did not fit.
   void allocate_many(const BlockRequest* requests, std::size_t count, Stream& stream,
                      Account& account, Block* blocks);
@@ -103,7 +102,10 @@ class Heap {
   /// Gives a block back; reusable on `stream` at once, elsewhere when `ticket` is complete.
   /// From any thread, finalizer or callback; never blocks on the device.
   void free(const Block& block, std::uint64_t requested, Account& account, StreamId stream,
-            Ticket ticket) noexcept;
+            Ticket ticket) noexcept {
+    if (!give_quickly(block, account, stream, ticket)) [[unlikely]]
+      free_slowly(block, requested, account, stream, ticket);
+  }
 
   /// The same for a block that work of several streams may still touch; each use needs its ticket.
   void free_after(const Block& block, std::uint64_t requested, Account& account,
@@ -166,7 +168,16 @@ class Heap {
  private:
   friend class ReservedBlock;
   struct State;
-  [[nodiscard]] Block allocate_slowly(HeapRequest request);
+  // From and to the caches of this thread, where that is simple. They make no calls, so that they
+  // need no registers of their callers.
+  [[nodiscard]] bool take_quickly(Block* block, std::uint64_t bytes, StreamId stream,
+                                  Account& account) noexcept;
+  [[nodiscard]] bool give_quickly(const Block& block, Account& account, StreamId stream,
+                                  Ticket ticket) noexcept;
+  void allocate_slowly(Block* block, std::uint64_t bytes, std::uint64_t alignment, Stream& stream,
+                       Account& account, Lifetime lifetime);
+  void free_slowly(const Block& block, std::uint64_t requested, Account& account, StreamId stream,
+                   Ticket ticket) noexcept;
   [[nodiscard]] Block allocate_locked(const HeapRequest& request);
   [[nodiscard]] Block allocate_growing(const HeapRequest& request, Account* refused);
   std::unique_ptr<State> state_;

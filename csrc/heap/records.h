@@ -46,6 +46,8 @@ struct alignas(64) BlockRecord {
   [[nodiscard]] std::uint64_t requested() const noexcept {
     return std::uint64_t{bin_previous.get()} | (std::uint64_t{bin_next.get()} << 32);
   }
+  /// The same for blocks below 4 GiB.
+  [[nodiscard]] std::uint32_t requested_low() const noexcept { return bin_previous; }
   void set_requested(std::uint64_t value) noexcept {
     bin_previous = static_cast<std::uint32_t>(value);
     bin_next = static_cast<std::uint32_t>(value >> 32);
@@ -79,9 +81,10 @@ class RecordTable {
   [[nodiscard]] const BlockRecord& operator[](std::uint32_t id) const noexcept {
     return chunks_[id >> kChunkBits][id & (kChunk - 1)];
   }
-  /// Needs no lock, as a record's chunk stays.
+  /// True if there is such a record; that of kNoBlock is always kUnused. Needs no lock, as a
+  /// record's chunk stays.
   [[nodiscard]] bool holds(std::uint32_t id) const noexcept {
-    return id != kNoBlock && id < size_.load(std::memory_order_acquire);
+    return id < size_.load(std::memory_order_acquire);
   }
   [[nodiscard]] std::uint32_t size() const noexcept {
     return size_.load(std::memory_order_acquire);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "heap/block.h"
 #include "heap/records.h"
 
 namespace nbx {
@@ -15,7 +16,7 @@ class Space;
 
 /// Sizes of slots, in granules: each up to 8, from there on 8 in each power of two.
 struct SlotSize {
-  static constexpr std::uint64_t kLargest = std::uint64_t{64} << 10;  // bytes
+  static constexpr std::uint64_t kLargest = kMostSmallBytes;
   static constexpr std::uint32_t kCount = 64;
 
   /// The class of the smallest slots that hold this many granules, which are at least 1.
@@ -25,26 +26,27 @@ struct SlotSize {
     const int shift = 60 - __builtin_clzll(last);
     return static_cast<std::uint32_t>(shift << 3) + static_cast<std::uint32_t>(last >> shift);
   }
-  /// `of` for every size that any device's slots have, by granules.
-  static constexpr std::size_t kTableSize = (kLargest >> 6) + 1;
-  [[nodiscard]] static constexpr std::array<std::uint8_t, kTableSize> make_table() noexcept {
-    std::array<std::uint8_t, kTableSize> table{};
-    for (std::size_t i = 1; i < kTableSize; ++i) table[i] = static_cast<std::uint8_t>(of(i));
-    return table;
-  }
   [[nodiscard]] static constexpr std::uint64_t granules(std::uint32_t size_class) noexcept {
     if (size_class < 8) return size_class + 1;
     return std::uint64_t{(size_class & 7) + 9} << ((size_class >> 3) - 1);
   }
 };
 
-inline constexpr auto kSlotSizeTable = SlotSize::make_table();
-inline constexpr auto kSlotGranules = [] {
-  std::array<std::uint16_t, SlotSize::kCount> table{};
-  for (std::uint32_t i = 0; i < SlotSize::kCount; ++i) {
-    table[i] = static_cast<std::uint16_t>(SlotSize::granules(i));
+/// What hot paths look up of the slots of a device, by its granule.
+struct SlotTables {
+  std::array<std::uint8_t, (SlotSize::kLargest >> 6)> classes;  // by (bytes - 1) / 64
+  std::array<std::uint32_t, SlotSize::kCount> bytes;            // of a slot, by class
+};
+template <std::uint32_t kGranuleBits>
+inline constexpr SlotTables kSlotTables = [] {
+  SlotTables tables{};
+  for (std::uint64_t i = 0; i < tables.classes.size(); ++i) {
+    tables.classes[i] = static_cast<std::uint8_t>(SlotSize::of((i * 64 >> kGranuleBits) + 1));
   }
-  return table;
+  for (std::uint32_t i = 0; i < SlotSize::kCount; ++i) {
+    tables.bytes[i] = static_cast<std::uint32_t>(SlotSize::granules(i) << kGranuleBits);
+  }
+  return tables;
 }();
 
 /// A slab serves one stream at a time: its free slots may be touched by work of that stream alone.

@@ -14,10 +14,6 @@
 namespace nbx {
 namespace {
 
-// Every tensor of every device starts here: whole cache lines on the host, and what vector loads
-// want elsewhere.
-constexpr std::uint64_t kAlignment = 64;
-
 /// Memory of dead storages, kept per thread: a storage costs no trip to malloc.
 struct Pool {
   struct Spare {
@@ -85,8 +81,8 @@ Reference<Storage> Storage::allocate(DeviceMemory& memory, std::uint64_t bytes) 
   Block block;
   try {
     block = memory.checker == nullptr
-                ? memory.heap.allocate(bytes, kAlignment, stream, account, thread_lifetime())
-                : memory.checker->allocate(bytes, kAlignment, stream, account);
+                ? memory.heap.allocate(bytes, kTensorAlignment, stream, account, thread_lifetime())
+                : memory.checker->allocate(bytes, kTensorAlignment, stream, account);
   } catch (...) {
     give_object(place);
     throw;
@@ -107,7 +103,7 @@ Reference<Storage> Storage::allocate_pinned(DeviceMemory& locker, std::uint64_t 
   void* place = take_object(sizeof(Storage));
   Block block;
   try {
-    block = pool.allocate(bytes, kAlignment, account);
+    block = pool.allocate(bytes, kTensorAlignment, account);
   } catch (...) {
     give_object(place);
     throw;

@@ -1,7 +1,10 @@
 // Leases, peaks of a stretch of time, soft limits, memory of others.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -49,15 +52,71 @@ TEST(Lease, NeverCoversMoreThanItHas) {
     ASSERT_EQ(root.renew_locked(lease, 0, 0), nullptr);
   }
   const std::uint64_t left = lease.left();
-  EXPECT_FALSE(lease.charge(1, left + 1));
-  EXPECT_FALSE(lease.charge(left + 1, 1));
+  constexpr std::uint64_t kUnit = Lease::kUnit;
+  EXPECT_FALSE(lease.charge(1, left + kUnit));
+  EXPECT_FALSE(lease.charge(left + 1, kUnit));
+  EXPECT_FALSE(lease.charge_quickly(1, kUnit));  // less than ever would be left
   EXPECT_TRUE(lease.charge(left, left));
-  EXPECT_FALSE(lease.charge(0, 1));
+  EXPECT_FALSE(lease.charge(0, kUnit));
   EXPECT_FALSE(lease.charge(1, 0));
-  EXPECT_FALSE(lease.refund(lease.size + 1, 1));
-  EXPECT_FALSE(lease.refund(1, lease.size + 1));
+  EXPECT_FALSE(lease.refund(lease.size + 1, kUnit));
+  EXPECT_FALSE(lease.refund(1, lease.size + kUnit));
   EXPECT_TRUE(lease.refund(lease.size, lease.size));
-  EXPECT_FALSE(lease.refund(1, 1));
+  EXPECT_FALSE(lease.refund(1, kUnit));
+  EXPECT_TRUE(lease.charge_quickly(lease.size, lease.size));
+  EXPECT_EQ(lease.left(), 0u);
+  EXPECT_EQ(lease.requested_left(), 0u);
+}
+
+TEST(Lease, AgreesWithPlainSums) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  Account root("cpu", nullptr);
+  Lease& lease = root.open_lease();
+  {
+    const std::lock_guard<ShortLock> guard(root.tree_lock());
+    for (int i = 0; i < 12; ++i) ASSERT_EQ(root.renew_locked(lease, 0, 0), nullptr);
+  }
+  ASSERT_EQ(lease.size, Lease::kLargest);
+  const auto size = static_cast<std::int64_t>(lease.size);
+  std::int64_t granted = size / 2, requested = size / 2, objects = 0;
+  std::int64_t least_granted = granted, least_requested = requested;
+  for (int step = 0; step < 200000; ++step) {
+    const bool takes = random() % 100 < (step / 20000 % 2 == 0 ? 60 : 40);
+    const std::uint64_t units = 1 + (random() % 64 == 0 ? random() % 16384 : random() % 64);
+    const std::uint64_t bytes = units * Lease::kUnit;
+    const std::uint64_t asked = bytes - random() % Lease::kUnit;
+    const auto more = static_cast<std::int64_t>(bytes),
+               more_asked = static_cast<std::int64_t>(asked);
+    if (takes) {
+      const bool fits = granted >= more && requested >= more_asked;
+      const bool quickly = lease.charge_quickly(asked, bytes);
+      if (quickly) {
+        ASSERT_TRUE(fits);
+        ASSERT_TRUE(granted - more >= least_granted && requested - more_asked >= least_requested);
+      }
+      ASSERT_EQ(quickly || lease.charge(asked, bytes), fits);
+      if (!fits) continue;
+      granted -= more;
+      requested -= more_asked;
+      ++objects;
+      least_granted = std::min(least_granted, granted);
+      least_requested = std::min(least_requested, requested);
+    } else {
+      const bool fits = granted + more <= size && requested + more_asked <= size;
+      ASSERT_EQ(lease.refund(asked, bytes), fits);
+      if (!fits) continue;
+      granted += more;
+      requested += more_asked;
+      --objects;
+    }
+    ASSERT_EQ(static_cast<std::int64_t>(lease.left()), granted);
+    ASSERT_EQ(static_cast<std::int64_t>(lease.requested_left()), requested);
+    ASSERT_EQ(lease.objects(), objects);
+    ASSERT_EQ(static_cast<std::int64_t>(lease.least_left()), least_granted);
+    ASSERT_EQ(static_cast<std::int64_t>(lease.least_requested_left()), least_requested);
+  }
 }
 
 TEST(Lease, NoneIsGivenNearALimit) {
@@ -84,21 +143,21 @@ TEST(Lease, AnotherThreadsLeaseIsReportedAsThePeaksError) {
     Lease& lease = tag.open_lease();
     {
       const std::lock_guard<ShortLock> guard(root.tree_lock());
-      ASSERT_EQ(tag.renew_locked(lease, 100, 100), nullptr);
+      ASSERT_EQ(tag.renew_locked(lease, 100, 128), nullptr);
     }
     size = lease.size;
     stage = 1;
     while (stage.load() != 2) std::this_thread::yield();
-    ASSERT_TRUE(lease.refund(100, 100));
+    ASSERT_TRUE(lease.refund(100, 128));
   });
   while (stage.load() != 1) std::this_thread::yield();
   EXPECT_EQ(root.reserve(1000, 1000), nullptr);
   const AccountStatistics s = root.statistics();
-  EXPECT_EQ(s.granted, 1100u);
+  EXPECT_EQ(s.granted, 1128u);
   EXPECT_EQ(s.peak_error, size);
-  EXPECT_GE(s.peak_granted, 1100u);
-  EXPECT_LE(s.peak_granted, 1100u + s.peak_error);
-  EXPECT_EQ(tag.statistics().peak_granted, 100u);
+  EXPECT_GE(s.peak_granted, 1128u);
+  EXPECT_LE(s.peak_granted, 1128u + s.peak_error);
+  EXPECT_EQ(tag.statistics().peak_granted, 128u);
   EXPECT_EQ(tag.statistics().peak_error, 0u);
   stage = 2;
   other.join();
@@ -193,26 +252,34 @@ TEST(Account, IsFoundByNumber) {
 
 TEST(Gate, AClosedGateKeepsTheOwnerOut) {
   Gate gate;
-  ASSERT_TRUE(gate.enter());
+  const int key = 0, other = 0;
+  EXPECT_FALSE(gate.enter(&key));
+  gate.set_key(&key);
+  EXPECT_FALSE(gate.enter(&other));
+  ASSERT_TRUE(gate.enter(&key));
   gate.leave();
   gate.close();
   gate.close();
-  EXPECT_FALSE(gate.enter());
+  EXPECT_FALSE(gate.enter(&key));
   gate.open();
-  EXPECT_FALSE(gate.enter());
+  EXPECT_FALSE(gate.enter(&key));
+  gate.set_key(&other);
+  EXPECT_FALSE(gate.enter(&other));
   gate.open();
-  EXPECT_TRUE(gate.enter());
+  EXPECT_FALSE(gate.enter(&key));
+  EXPECT_TRUE(gate.enter(&other));
   gate.leave();
 }
 
 TEST(Gate, OwnersAndClosersTakeTurns) {
   Gate gate;
+  gate.set_key(&gate);
   std::uint64_t value = 0;  // plain: a thread sanitizer would see two at it
   std::atomic<bool> stop{false};
   std::uint64_t entered = 0;
   std::thread owner([&] {
     while (!stop.load(std::memory_order_relaxed)) {
-      if (!gate.enter()) continue;
+      if (!gate.enter(&gate)) continue;
       value += 1;
       gate.leave();
       ++entered;

@@ -21,13 +21,28 @@ TEST(SlotSize, EverySizeHasTheSmallestClassThatHoldsIt) {
     ASSERT_GT(granules, former);
     for (std::uint64_t size = former + 1; size <= granules; ++size) {
       ASSERT_EQ(SlotSize::of(size), size_class) << size;
-      ASSERT_EQ(kSlotSizeTable[size], size_class) << size;
     }
     // At most an eighth is lost.
     ASSERT_LE((granules - former - 1) * 8, granules) << size_class;
     former = granules;
   }
   EXPECT_EQ(former * 64, SlotSize::kLargest);
+}
+
+template <std::uint32_t kGranuleBits>
+void check_tables() {
+  const SlotTables& tables = kSlotTables<kGranuleBits>;
+  const std::uint64_t granule = std::uint64_t{1} << kGranuleBits;
+  for (std::uint64_t bytes = 1; bytes <= SlotSize::kLargest; ++bytes) {
+    const std::uint32_t size_class = SlotSize::of((bytes + granule - 1) / granule);
+    ASSERT_EQ(tables.classes[(bytes - 1) / 64], size_class) << bytes;
+    ASSERT_EQ(tables.bytes[size_class], SlotSize::granules(size_class) * granule) << bytes;
+  }
+}
+
+TEST(SlotSize, TablesSayTheSameInBytes) {
+  check_tables<kHostGranuleBits>();
+  check_tables<kDeviceGranuleBits>();
 }
 
 class SlabsTest : public ::testing::Test {
