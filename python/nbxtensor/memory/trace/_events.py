@@ -65,9 +65,9 @@ def unpack(words: Words, threads: Words) -> Events:
     since = words[:, 0].astype(np.int64) - last
     columns = [
         wall + (since * scale).astype(np.int64),
-        place & np.uint64(0xFF),
-        place >> np.uint64(8) & np.uint64(0xFF),
-        place >> np.uint64(16) << np.uint64(4),
+        place & np.uint64(0xF),
+        place >> np.uint64(56),
+        place & np.uint64((1 << 56) - 16),
         extent >> np.uint64(20),
         extent & small,
         owner >> np.uint64(20) & small,
