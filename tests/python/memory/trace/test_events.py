@@ -26,7 +26,7 @@ def words_of(rows: list[tuple[int, int, int, int, int]], heap: int) -> np.ndarra
     """Pack (ticks, action, address, bytes, generation) as the core does."""
     words = np.zeros((len(rows), 4), np.uint64)
     for i, (ticks, action, address, size, generation) in enumerate(rows):
-        words[i] = (ticks, address // 16 << 16 | heap << 8 | action, size << 20, generation << 40)
+        words[i] = (ticks, heap << 56 | address | action, size << 20, generation << 40)
     return words
 
 
