@@ -1,5 +1,6 @@
 // What one exchange of a block costs among a thousand, 64 thousand and a million holes.
 #include <algorithm>
+#include <utility>
 
 #include "devices.h"
 #include "harness.h"
@@ -39,9 +40,11 @@ Costs costs_among(std::size_t holes) {
     return static_cast<std::size_t>((state >> 32) * below >> 32);
   };
   const auto among = [&](std::size_t live) {
-    return [&, live](int count) {
+    return [&, live, next = draw(live)](int count) mutable {
       for (int i = 0; i < count; ++i, ++at) {
-        blocks.exchange(draw(live), sizes[at % sizes.size()]);
+        const std::size_t one = std::exchange(next, draw(live));
+        blocks.fetch(next);
+        blocks.exchange(one, sizes[at % sizes.size()]);
       }
     };
   };

@@ -4,66 +4,61 @@
 #include <climits>
 
 namespace nbx {
+
 void Bins::insert(RecordTable& records, std::uint32_t id) noexcept {
   BlockRecord& record = records[id];
-  const Bin bin = bin_of(record.bytes);
-  std::uint32_t& first =
-      heads_[static_cast<std::size_t>(bin.row)][static_cast<std::size_t>(bin.column)];
+  const std::uint32_t bin = bin_of(record.bytes);
+  const std::uint32_t first = heads_[bin];
   record.bin_previous = kNoBlock;
   record.bin_next = first;
-  if (first != kNoBlock) records[first].bin_previous = id;
-  first = id;
-  columns_[static_cast<std::size_t>(bin.row)] |= 1u << bin.column;
-  rows_ |= std::uint64_t{1} << bin.row;
+  heads_[bin] = id;
   bytes_ += record.bytes;
   ++count_;
+  if (first != kNoBlock) {
+    records[first].bin_previous = id;
+    return;
+  }
+  filled_[bin / 64] |= std::uint64_t{1} << bin % 64;
+  filled_words_ |= std::uint64_t{1} << bin / 64;
 }
 
 void Bins::remove(RecordTable& records, std::uint32_t id) noexcept {
   const BlockRecord& record = records[id];
+  const std::uint32_t bin = bin_of(record.bytes);
+  const std::uint32_t next = record.bin_next;
   bytes_ -= record.bytes;
   --count_;
-  if (record.bin_next != kNoBlock) records[record.bin_next].bin_previous = record.bin_previous;
-  if (record.bin_previous != kNoBlock) {
-    records[record.bin_previous].bin_next = record.bin_next;
+  if (heads_[bin] != id) {
+    records[record.bin_previous].bin_next = next;
+    if (next != kNoBlock) records[next].bin_previous = record.bin_previous;
     return;
   }
-  const Bin bin = bin_of(record.bytes);
-  const auto row = static_cast<std::size_t>(bin.row);
-  heads_[row][static_cast<std::size_t>(bin.column)] = record.bin_next;
-  if (record.bin_next != kNoBlock) return;
-  columns_[row] &= ~(1u << bin.column);
-  if (columns_[row] == 0) rows_ &= ~(std::uint64_t{1} << bin.row);
-}
-
-bool Bins::next_filled(Bin* bin) const noexcept {
-  const auto row = static_cast<std::size_t>(bin->row);
-  // Two shifts: a shift by the full width is undefined.
-  const std::uint32_t right = columns_[row] & ((~0u << bin->column) << 1);
-  if (right != 0) {
-    bin->column = __builtin_ctz(right);
-    return true;
-  }
-  const std::uint64_t above = rows_ & ((~std::uint64_t{0} << bin->row) << 1);
-  if (above == 0) return false;
-  bin->row = __builtin_ctzll(above);
-  bin->column = __builtin_ctz(columns_[static_cast<std::size_t>(bin->row)]);
-  return true;
+  heads_[bin] = next;
+  if (next != kNoBlock) return;
+  filled_[bin / 64] &= ~(std::uint64_t{1} << bin % 64);
+  if (filled_[bin / 64] == 0) filled_words_ &= ~(std::uint64_t{1} << bin / 64);
 }
 
 std::uint32_t Bins::find(const RecordTable& records, std::uint64_t bytes) const noexcept {
   std::uint32_t best = kNoBlock;
-  Bin bin = bin_of(bytes);
+  std::uint32_t bin = bin_of(bytes);
   const int most = bytes >= kLarge ? INT_MAX : kCandidates;
   int seen = 0;
-  for (std::uint32_t id = head(bin); id != kNoBlock && seen < most; ++seen) {
-    if (records[id].bytes >= bytes) prefer(records, id, &best);
-    id = records[id].bin_next;
+  if (bin >= kExact) {
+    for (std::uint32_t id = heads_[bin]; id != kNoBlock && seen < most; ++seen) {
+      if (records[id].bytes >= bytes) prefer(records, id, &best);
+      id = records[id].bin_next;
+    }
+    visited_ += static_cast<std::uint64_t>(seen);
+    if (best != kNoBlock || !next_filled(&bin)) return best;
+    seen = 0;
+  } else if (!first_filled(&bin)) {
+    return kNoBlock;
+  } else if (bin < kExact) {
+    ++visited_;
+    return heads_[bin];
   }
-  visited_ += static_cast<std::uint64_t>(seen);
-  if (best != kNoBlock || !next_filled(&bin)) return best;
-  seen = 0;
-  for (std::uint32_t id = head(bin); id != kNoBlock && seen < most; ++seen) {
+  for (std::uint32_t id = heads_[bin]; id != kNoBlock && seen < most; ++seen) {
     prefer(records, id, &best);
     id = records[id].bin_next;
   }
@@ -72,11 +67,11 @@ std::uint32_t Bins::find(const RecordTable& records, std::uint64_t bytes) const 
 }
 
 std::uint64_t Bins::largest(const RecordTable& records) const noexcept {
-  if (rows_ == 0) return 0;
-  const int row = 63 - __builtin_clzll(rows_);
-  const int column = 31 - __builtin_clz(columns_[static_cast<std::size_t>(row)]);
+  if (empty()) return 0;
+  const auto word = static_cast<std::size_t>(63 - __builtin_clzll(filled_words_));
+  const std::size_t bin = word * 64 + static_cast<std::size_t>(63 - __builtin_clzll(filled_[word]));
   std::uint64_t bytes = 0;
-  for (std::uint32_t id = head(Bin{row, column}); id != kNoBlock; id = records[id].bin_next) {
+  for (std::uint32_t id = heads_[bin]; id != kNoBlock; id = records[id].bin_next) {
     bytes = std::max(bytes, records[id].bytes);
   }
   return bytes;

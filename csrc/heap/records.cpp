@@ -4,14 +4,32 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <type_traits>
+
+#include "core/large_pages.h"
 
 namespace nbx {
 namespace {
+
+// The first chunks are allocated one by one; from there on those of a large page together: the
+// blocks of a large heap are read in no order.
+constexpr std::uint32_t kGroup = kLargePage / sizeof(BlockRecord) / RecordTable::kChunk;
 
 BlockRecord** make_directory(std::size_t places) {
   auto* directory = static_cast<BlockRecord**>(std::calloc(places, sizeof(BlockRecord*)));
   if (directory == nullptr) throw std::bad_alloc();
   return directory;
+}
+
+bool is_allocated_alone(std::uint32_t chunk) noexcept { return chunk < kGroup; }
+
+/// Memory alone: whoever fills it makes the records.
+BlockRecord* make_chunks(std::size_t count) {
+  const std::size_t bytes = count * RecordTable::kChunk * sizeof(BlockRecord);
+  void* memory = std::aligned_alloc(bytes, bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  prefer_large_pages(memory, bytes);
+  return static_cast<BlockRecord*>(memory);
 }
 
 }  // namespace
@@ -25,8 +43,8 @@ RecordTable::RecordTable() : chunks_(make_directory(kChunks)), places_(kChunks) 
 RecordTable::RecordTable(const RecordTable& other)
     : chunks_(make_directory(other.size() / kChunk)), places_(other.size() / kChunk) {
   for (std::uint32_t chunk = 0; chunk < other.size() / kChunk; ++chunk) {
-    chunks_[chunk] = std::make_unique<BlockRecord[]>(kChunk).release();
-    std::copy_n(other.chunks_[chunk], kChunk, chunks_[chunk]);
+    allocate(chunk);
+    std::uninitialized_copy_n(other.chunks_[chunk], kChunk, chunks_[chunk]);
   }
   size_.store(other.size(), std::memory_order_relaxed);
   unused_ = other.unused_;
@@ -34,10 +52,22 @@ RecordTable::RecordTable(const RecordTable& other)
 }
 
 RecordTable::~RecordTable() {
+  static_assert(std::is_trivially_destructible_v<BlockRecord>);
   for (std::uint32_t chunk = 0; chunk < size() / kChunk; ++chunk) {
-    const std::unique_ptr<BlockRecord[]> owner(chunks_[chunk]);
+    if (is_allocated_alone(chunk) || chunk % kGroup == 0) std::free(chunks_[chunk]);
   }
   std::free(chunks_);
+}
+
+/// Room for the chunk, which is the next one.
+void RecordTable::allocate(std::uint32_t chunk) {
+  if (is_allocated_alone(chunk)) {
+    chunks_[chunk] = make_chunks(1);
+  } else if (chunk % kGroup == 0) {
+    chunks_[chunk] = make_chunks(kGroup);
+  } else {
+    chunks_[chunk] = chunks_[chunk - 1] + kChunk;
+  }
 }
 
 /// Of a copy, which nobody reads meanwhile.
@@ -54,7 +84,8 @@ void RecordTable::grow() {
   const std::uint32_t first = size();
   if (first / kChunk == kChunks) throw std::bad_alloc();
   if (first / kChunk == places_) enlarge_directory();
-  chunks_[first / kChunk] = std::make_unique<BlockRecord[]>(kChunk).release();
+  allocate(first / kChunk);
+  std::uninitialized_value_construct_n(chunks_[first / kChunk], kChunk);
   for (std::uint32_t i = kChunk; i-- > 0;) {
     (*this)[first + i].bin_next = unused_;
     unused_ = first + i;

@@ -74,15 +74,16 @@ std::uint32_t Space::take(std::uint32_t home, StreamId stream, std::uint64_t byt
                           std::uint64_t alignment) noexcept {
   if (!records_.ready(2)) return kNoBlock;
   const std::uint64_t need = alignment > granule() ? bytes + alignment - granule() : bytes;
-  std::uint32_t id = lanes_[home]->bins.find(records_, need);
+  // The tighter fit; at equal size the stream's own, which no other stream could have.
+  std::uint32_t id = kNoBlock;
   if (lanes_.size() > kHomes) {
     const std::uint32_t lane = lane_of(stream);
-    if (lane != 0 && !lanes_[lane]->bins.empty()) {
-      const std::uint32_t own = lanes_[lane]->bins.find(records_, need);
-      // The tighter fit; at equal size the stream's own, which no other stream could have.
-      if (own != kNoBlock && (id == kNoBlock || records_[own].bytes <= records_[id].bytes)) {
-        id = own;
-      }
+    if (lane != 0) id = lanes_[lane]->bins.find(records_, need);
+  }
+  if (id == kNoBlock || records_[id].bytes != need) {
+    const std::uint32_t idle = lanes_[home]->bins.find(records_, need);
+    if (id == kNoBlock || (idle != kNoBlock && records_[idle].bytes < records_[id].bytes)) {
+      id = idle;
     }
   }
   return id == kNoBlock ? id : carve(id, stream, bytes, alignment);
@@ -189,6 +190,8 @@ void Space::split(std::uint32_t id, std::uint64_t bytes) noexcept {
 
 std::uint32_t Space::give(std::uint32_t id, const BlockUse* uses, std::size_t count) {
   BlockRecord& record = records_[id];
+  if (!record.is_slot()) [[likely]]
+    fetch_around(record);
   const bool idle = record.ticket == 0 && (count == 0 || (count == 1 && uses[0].ticket == 0));
   if (idle && lanes_.size() == kHomes) [[likely]] {
     record.generation += 1;
@@ -198,6 +201,24 @@ std::uint32_t Space::give(std::uint32_t id, const BlockUse* uses, std::size_t co
 }
 
 std::uint32_t Space::give_to_lane(std::uint32_t id, const BlockUse* uses, std::size_t count) {
+  BlockRecord& record = records_[id];
+  const bool captured = is_capturing(record.lane) || is_capture(record.stream);
+  const bool simple = count == 1 && !captured && !is_capture(uses[0].stream) &&
+                      (record.ticket == 0 || record.stream == uses[0].stream);
+  if (!simple) return give_after_all(id, uses, count);
+  const Ticket ticket = std::max(record.ticket.get(), uses[0].ticket);
+  std::uint32_t lane = record.home;
+  if (ticket != 0) {
+    lane = make_lane(uses[0].stream);
+    record.stream = uses[0].stream;
+    record.ticket = ticket;
+  }
+  record.generation += 1;
+  return put(id, lane);
+}
+
+/// The same for work of several streams, and for captures.
+std::uint32_t Space::give_after_all(std::uint32_t id, const BlockUse* uses, std::size_t count) {
   BlockRecord& record = records_[id];
   // What captured work took or used, the graph will use again.
   std::uint32_t lane = is_capturing(record.lane) ? record.lane.get() : record.home;
@@ -242,6 +263,20 @@ std::uint32_t Space::give_to_lane(std::uint32_t id, const BlockUse* uses, std::s
   return put(id, lane);
 }
 
+/// Both neighbours, and the place that names the block by its address, come at the same time.
+void Space::fetch_around(const BlockRecord& record) const noexcept {
+  records_.fetch(record.previous);
+  records_.fetch(record.next);
+  const Segment& segment = segments_[record.segment];
+  segment.starts.fetch((record.address - segment.base) >> BlockStarts::kPageBits);
+}
+
+/// What taking it out of its bin touches.
+void Space::fetch_links(const BlockRecord& record) const noexcept {
+  records_.fetch(record.bin_previous);
+  records_.fetch(record.bin_next);
+}
+
 /// Makes a block free in a lane, merged with its free neighbours there.
 std::uint32_t Space::put(std::uint32_t id, std::uint32_t lane) noexcept {
   if (records_[id].is_slot()) [[unlikely]]
@@ -253,12 +288,16 @@ std::uint32_t Space::put(std::uint32_t id, std::uint32_t lane) noexcept {
            records_[other].lane == lane;
   };
   const std::uint32_t right = records_[id].next;
-  if (joins(right)) {
+  const std::uint32_t left = records_[id].previous;
+  const bool joins_right = joins(right), joins_left = joins(left);
+  if (joins_left) fetch_links(records_[left]);
+  if (joins_right) {
+    fetch_links(records_[right]);
+    records_.fetch(records_[right].next);
     lanes_[lane]->bins.remove(records_, right);
     merge(id, right);
   }
-  const std::uint32_t left = records_[id].previous;
-  if (joins(left)) {
+  if (joins_left) {
     lanes_[lane]->bins.remove(records_, left);
     id = merge(left, id);
   }
@@ -413,6 +452,7 @@ void Space::release_captures() {
 void Space::add_segment(Segment segment) {
   records_.ensure(1);
   segment.starts = BlockStarts(segment.bytes);
+  segment.starts.prefer_large_pages();
   segments_.reserve(segments_.size() + 1);
   spare_segments_.reserve(segments_.size() + 1);
   auto slot = static_cast<std::uint32_t>(segments_.size());

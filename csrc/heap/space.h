@@ -232,9 +232,12 @@ class Space {
   [[nodiscard]] bool reaches(const Reach& reach, const BlockRecord& record,
                              std::uint32_t own) const noexcept;
   std::uint32_t give_to_lane(std::uint32_t id, const BlockUse* uses, std::size_t count);
+  std::uint32_t give_after_all(std::uint32_t id, const BlockUse* uses, std::size_t count);
   [[nodiscard]] std::uint32_t carve(std::uint32_t id, StreamId stream, std::uint64_t bytes,
                                     std::uint64_t alignment) noexcept;
   void split(std::uint32_t id, std::uint64_t bytes) noexcept;
+  void fetch_around(const BlockRecord& record) const noexcept;
+  void fetch_links(const BlockRecord& record) const noexcept;
   std::uint32_t put(std::uint32_t id, std::uint32_t lane) noexcept;
   std::uint32_t put_slot(std::uint32_t id, std::uint32_t lane) noexcept;
   std::uint32_t merge(std::uint32_t left, std::uint32_t right) noexcept;

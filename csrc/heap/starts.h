@@ -7,6 +7,8 @@
 #include <memory>
 #include <new>
 
+#include "core/large_pages.h"
+
 namespace nbx {
 
 /// For each page of 64 KiB the first block that starts in it, and bitmaps of the pages that have
@@ -27,7 +29,13 @@ class BlockStarts {
     places_ = (bytes >> kPageBits) + 1;
   }
 
+  /// For starts that change often, in no order.
+  void prefer_large_pages() noexcept {
+    nbx::prefer_large_pages(first_.get(), places_ * sizeof(std::uint32_t));
+  }
   [[nodiscard]] std::uint32_t operator[](std::uint64_t page) const noexcept { return first_[page]; }
+  /// Brings what `set` and `clear` write.
+  void fetch(std::uint64_t page) const noexcept { __builtin_prefetch(&first_[page], 1); }
   void set(std::uint64_t page, std::uint32_t block) noexcept {
     first_[page] = block;
     for (auto& level : levels_) {
