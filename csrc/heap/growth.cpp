@@ -1,16 +1,10 @@
 // Growth of a range: the window of addresses to put pages under, and the free pages to put there.
 #include <algorithm>
 
+#include "core/align.h"
 #include "heap/space.h"
 
 namespace nbx {
-namespace {
-
-std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) noexcept {
-  return (value + unit - 1) / unit * unit;
-}
-
-}  // namespace
 
 // ---- the window ----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/align.h"
 #include "heap/front.h"
 #include "heap/heap.h"
 #include "heap/refusal.h"
@@ -20,10 +21,6 @@ inline constexpr std::uint64_t kMiB = 1024 * kKiB;
 inline constexpr std::uint64_t kMaximumAlignment = 4 * kKiB;
 /// Sizes above this are refused before any arithmetic on them can wrap.
 inline constexpr std::uint64_t kMaximumBytes = std::uint64_t{1} << 56;
-
-[[nodiscard]] constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) noexcept {
-  return (value + unit - 1) / unit * unit;
-}
 
 /// Page of reserved blocks where the device names none.
 inline constexpr std::uint64_t kHostPage = 2 * kMiB;

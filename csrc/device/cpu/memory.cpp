@@ -12,6 +12,7 @@
 #include <new>
 #include <unordered_map>
 
+#include "core/align.h"
 #include "device/host_status.h"
 
 namespace nbx::cpu {
@@ -30,10 +31,6 @@ struct Blocks {
 Blocks& blocks() {
   static auto* const instance = std::make_unique<Blocks>().release();
   return *instance;
-}
-
-std::size_t round_up(std::size_t bytes, std::size_t unit) noexcept {
-  return (bytes + unit - 1) / unit * unit;
 }
 
 void* obtain(std::size_t bytes, std::size_t mapped) noexcept {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/align.h"
 #include "core/process.h"
 #include "device/sim/world.h"
 
@@ -14,10 +15,6 @@ namespace {
 constexpr std::uint64_t kHostPage = 4096;
 constexpr std::uint64_t kChargeUnit = 512;
 constexpr std::uint64_t kLargestRequest = std::uint64_t{1} << 43;
-
-std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexcept {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 /// Host pages, or bare addresses without backing; 0 if the system refuses.
 DeviceAddress obtain(SimDevice& device, std::uint64_t bytes) {
