@@ -128,64 +128,6 @@ StreamId Space::stream_to_wait_for(StreamId stream, std::uint64_t bytes,
   return id == kNoBlock ? kNoStream : lanes_[records_[id].lane]->stream;
 }
 
-void Space::pull(std::uint32_t id) noexcept {
-  const BlockRecord& record = records_[id];
-  if (record.state == BlockState::kGap) {
-    gaps_.remove(records_, id);
-    return;
-  }
-  lanes_[record.lane]->bins.remove(records_, id);
-  if (record.lane < kHomes && fills_segment(record)) unused_bytes_[record.lane] -= record.bytes;
-}
-
-std::uint32_t Space::carve(std::uint32_t id, StreamId stream, std::uint64_t bytes,
-                           std::uint64_t alignment) noexcept {
-  pull(id);
-  const std::uint32_t lane = records_[id].lane;
-  const std::uint64_t skip =
-      (alignment - (records_[id].address & (alignment - 1))) & (alignment - 1);
-  if (skip != 0) {
-    split(id, skip);
-    const std::uint32_t front = id;
-    id = records_[front].next;
-    lanes_[lane]->bins.insert(records_, front);
-  }
-  if (records_[id].bytes > bytes) {
-    split(id, bytes);
-    lanes_[lane]->bins.insert(records_, records_[id].next);
-  }
-  BlockRecord& record = records_[id];
-  record.state = BlockState::kLive;
-  if (lane < kHomes) record.ticket = 0;
-  record.stream = stream;
-  // While it is live: the capture that it belongs to, or its home.
-  const std::uint32_t own = lanes_.size() > kHomes ? lane_of(stream) : 0;
-  record.lane = static_cast<std::uint16_t>(is_capturing(own) ? own : record.home);
-  return id;
-}
-
-/// Cuts a block that is in no bin after `bytes`; the rest becomes its right neighbour, in the same
-/// state and in no bin yet.
-void Space::split(std::uint32_t id, std::uint64_t bytes) noexcept {
-  const std::uint32_t rest = records_.acquire();
-  BlockRecord& left = records_[id];
-  BlockRecord& right = records_[rest];
-  right.address = left.address + bytes;
-  right.bytes = left.bytes - bytes;
-  right.stream = left.stream;
-  right.ticket = left.ticket;
-  right.segment = left.segment;
-  right.home = left.home;
-  right.lane = left.lane;
-  right.state = left.state;
-  right.previous = id;
-  right.next = left.next;
-  if (left.next != kNoBlock) records_[left.next].previous = rest;
-  left.next = rest;
-  left.bytes = bytes;
-  index(rest);
-}
-
 // ---- giving back ---------------------------------------------------------------------------
 
 std::uint32_t Space::give(std::uint32_t id, const BlockUse* uses, std::size_t count) {

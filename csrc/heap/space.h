@@ -233,6 +233,8 @@ class Space {
                              std::uint32_t own) const noexcept;
   std::uint32_t give_to_lane(std::uint32_t id, const BlockUse* uses, std::size_t count);
   std::uint32_t give_after_all(std::uint32_t id, const BlockUse* uses, std::size_t count);
+  [[nodiscard]] std::uint64_t place_in(const BlockRecord& hole, std::uint64_t bytes,
+                                       std::uint64_t alignment) const noexcept;
   [[nodiscard]] std::uint32_t carve(std::uint32_t id, StreamId stream, std::uint64_t bytes,
                                     std::uint64_t alignment) noexcept;
   void split(std::uint32_t id, std::uint64_t bytes) noexcept;
