@@ -117,6 +117,10 @@ py::dict statistics_of(const py::object& device) {
   result["remaps"] = heap.remaps;
   result["inserted_waits"] = heap.inserted_waits;
   result["asleep"] = heap.asleep;
+  result["asleep_held"] = heap.asleep_held;
+  result["asleep_blocks"] = heap.asleep_blocks;
+  result["asleep_contents"] = heap.asleep_contents;
+  result["kept"] = heap.kept;
   result["peak_error"] = root.peak_error;
   result["soft_crossings"] = root.soft_crossings;
   return result;

@@ -16,7 +16,7 @@ _EVERYTHING = 2**63 - 1
 class Stats:
     """Figures of one device, in bytes unless the name says otherwise.
 
-    ``mapped == live + parked + pending``, and
+    ``mapped == live + parked + pending + asleep_held``, and
     ``allocated == live + in_place + pinned + registered``.
     """
 
@@ -48,7 +48,11 @@ class Stats:
     stolen_bytes: int  # moved from free blocks to where they were wanted
     remaps: int  # count of allocations that moved pages
     inserted_waits: int  # count: of one stream for another, to reuse its memory
-    asleep: int  # of sleeping tensors: in no other figure
+    asleep: int  # of sleeping tensors: neither live nor free
+    asleep_held: int  # of `asleep`: in pages that others keep, of `mapped`
+    asleep_blocks: int  # count
+    asleep_contents: int  # of `asleep`: whose contents the host keeps
+    kept: int  # of `parked`: in the caches of threads
     peak_error: int  # by which `peak_allocated` may be too high: threads count bytes ahead
     soft_crossings: int  # count: allocations that crossed the device's soft limit
 

@@ -78,6 +78,32 @@ def test_others_have_the_budget_meanwhile() -> None:
     np.testing.assert_array_equal(np.asarray(tensor.cpu()), values)
 
 
+def test_the_figures_say_what_sleeps_and_add_up() -> None:
+    before = memory.stats(DEVICE)
+    assert (before.asleep, before.asleep_held) == (0, 0)
+    assert (before.asleep_blocks, before.asleep_contents) == (0, 0)
+    # Their ends share pages: with each other, and with what stays awake.
+    kept, values = filled(700, "sleep_test/kept")
+    awake, _ = filled(300, "awake_test")
+    dropped, _ = filled(500, "sleep_test/dropped")
+    memory.sleep("sleep_test/kept", DEVICE)
+    memory.sleep("sleep_test/dropped", DEVICE, keep=False)
+    asleep = memory.stats(DEVICE)
+    assert asleep.asleep == 1200 * 4096
+    assert asleep.asleep_blocks == 2
+    assert asleep.asleep_contents == 700 * 4096
+    assert 0 <= asleep.asleep_held < asleep.asleep
+    assert asleep.mapped == asleep.live + asleep.parked + asleep.pending + asleep.asleep_held
+    assert asleep.kept <= asleep.parked
+    memory.wake("sleep_test", DEVICE)
+    after = memory.stats(DEVICE)
+    assert (after.asleep, after.asleep_held) == (0, 0)
+    assert (after.asleep_blocks, after.asleep_contents) == (0, 0)
+    assert after.mapped == after.live + after.parked + after.pending
+    np.testing.assert_array_equal(np.asarray(kept.cpu()), values)
+    del awake, dropped
+
+
 def test_dropped_while_it_sleeps() -> None:
     tensor, _ = filled(1024, "sleep_test")
     memory.sleep("sleep_test", DEVICE, keep=False)
