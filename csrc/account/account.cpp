@@ -71,6 +71,29 @@ void Account::release(std::uint64_t requested, std::uint64_t granted) noexcept {
   release_locked(requested, granted);
 }
 
+Account* Account::recount(std::uint64_t former, std::uint64_t bytes) noexcept {
+  const auto change = [&]() -> Account* {
+    if (former == 0) return bytes == 0 ? nullptr : reserve_locked(bytes, bytes);
+    if (bytes > former) return extend_locked(bytes - former, bytes - former);
+    if (bytes != 0) {
+      shrink_locked(former - bytes, former - bytes);
+    } else {
+      release_locked(former, former);
+    }
+    return nullptr;
+  };
+  Account* refused = nullptr;
+  {
+    const std::lock_guard<ShortLock> guard(root_->lock_);
+    refused = change();
+    if (refused == nullptr || get(root_->leased_) == 0) return refused;
+  }
+  without_leases([&] { refused = change(); });
+  return refused;
+}
+
+// ---- limits --------------------------------------------------------------------------------
+
 std::uint64_t Account::set_limit(std::uint64_t bytes) noexcept {
   std::uint64_t former = 0;
   without_leases([&] { former = limit_.exchange(bytes, std::memory_order_relaxed); });
@@ -81,6 +104,34 @@ std::uint64_t Account::set_soft_limit(std::uint64_t bytes) noexcept {
   std::uint64_t former = 0;
   without_leases([&] { former = soft_limit_.exchange(bytes, std::memory_order_relaxed); });
   return former;
+}
+
+/// The lock is held: somebody looks once it is not.
+void Account::note_crossing() noexcept {
+  set(soft_crossings_, get(soft_crossings_) + 1);
+  if (crossed_) return;
+  crossed_ = true;
+  set(root_->crossings_, get(root_->crossings_) + 1);
+}
+
+std::vector<Account*> Account::take_crossings() {
+  std::vector<Account*> accounts = root_->subtree();
+  const std::lock_guard<ShortLock> guard(root_->lock_);
+  accounts.erase(std::remove_if(accounts.begin(), accounts.end(),
+                                [](const Account* account) { return !account->crossed_; }),
+                 accounts.end());
+  for (Account* account : accounts) account->crossed_ = false;
+  set(root_->crossings_, get(root_->crossings_) - accounts.size());
+  return accounts;
+}
+
+std::uint64_t Account::soft_excess() noexcept {
+  std::uint64_t excess = 0;
+  without_leases([&] {
+    const std::uint64_t held = get(granted_), soft = get(soft_limit_);
+    excess = held > soft ? held - soft : 0;
+  });
+  return excess;
 }
 
 // ---- leases --------------------------------------------------------------------------------
@@ -264,32 +315,6 @@ void Account::reset_peak() {
   });
 }
 
-// ---- external memory -----------------------------------------------------------------------
-
-void Account::set_external(const std::string& name, std::uint64_t bytes) {
-  if (name.empty()) {
-    throw Error(ErrorKind::kValue, "external: the name is empty; say who holds the bytes");
-  }
-  const std::lock_guard<std::mutex> structure(root_->structure_);
-  const auto known = std::find_if(externals_.begin(), externals_.end(),
-                                  [&](const auto& entry) { return entry.first == name; });
-  if (known == externals_.end()) {
-    if (bytes != 0) externals_.emplace_back(name, bytes);
-  } else if (bytes == 0) {
-    externals_.erase(known);
-  } else {
-    known->second = bytes;
-  }
-  std::uint64_t sum = 0;
-  for (const auto& entry : externals_) sum += entry.second;
-  set(external_, sum);
-}
-
-std::vector<std::pair<std::string, std::uint64_t>> Account::externals() const {
-  const std::lock_guard<std::mutex> structure(root_->structure_);
-  return externals_;
-}
-
 // ---- figures -------------------------------------------------------------------------------
 
 template <class Node>
@@ -320,7 +345,7 @@ AccountStatistics Account::figures() const {
   result.soft_limit = get(soft_limit_);
   result.soft_crossings = get(soft_crossings_);
   result.peak_error = get(peak_error_);
-  result.external = get(external_);
+  result.id = id_;
   result.asleep = get(asleep_);
   // What the leases below have had at most, if there is one; of several, all that they could.
   std::uint64_t most_requested = result.requested, most_granted = result.granted;

@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "account/lease.h"
@@ -29,7 +28,7 @@ struct AccountStatistics {
   std::uint64_t asleep;          // of sleeping blocks: requested, but not granted until they wake
   std::uint64_t soft_crossings;  // how often allocations went from below the soft limit to above
   std::uint64_t peak_error;      // the peaks may be too high by this: what other threads had leased
-  std::uint64_t external;        // bytes that libraries hold beside this account (set_external)
+  std::uint32_t id;              // Account::id
 };
 
 /// The most that an account held since some moment; the figure may be too high by `error`.
@@ -75,6 +74,17 @@ class Account {
   }
   /// Takes the tree's lock, as the figures of leases are added.
   [[nodiscard]] std::uint64_t granted() const noexcept;
+
+  /// Changes what one object counts as, `former` bytes so far; 0 bytes are no object. The account
+  /// that refused, and nothing has changed then, or null.
+  [[nodiscard]] Account* recount(std::uint64_t former, std::uint64_t bytes) noexcept;
+
+  /// True while an account of the tree has gone above its soft limit and nobody has looked at it.
+  [[nodiscard]] bool has_crossings() const noexcept { return get(root_->crossings_) != 0; }
+  /// Those accounts, which count as looked at from here on. Throws std::bad_alloc.
+  [[nodiscard]] std::vector<Account*> take_crossings();
+  /// Bytes above the soft limit; takes all leases back, so that it is exact.
+  [[nodiscard]] std::uint64_t soft_excess() noexcept;
 
   /// The lock of the figures of this account's tree, and the same changes for a caller that holds
   /// it: a heap that shares it pays for one lock instead of two.
@@ -140,6 +150,7 @@ class Account {
 
   /// This account and its descendants.
   [[nodiscard]] std::vector<Account*> subtree();
+
   // ---- leases: bytes counted ahead for one thread
   // ------------------------------------------------
   /// A lease for the calling thread, to be renewed; lives as long as the tree. Throws
@@ -178,10 +189,6 @@ class Account {
   /// The most since `begin_peak`; throws Error(kValue) for a scope that does not run.
   [[nodiscard]] PeakFigures peak(std::uint64_t scope) const;
   PeakFigures end_peak(std::uint64_t scope);
-
-  /// Memory that a library holds on this device beside the heap, under a name; 0 removes it.
-  void set_external(const std::string& name, std::uint64_t bytes);
-  [[nodiscard]] std::vector<std::pair<std::string, std::uint64_t>> externals() const;
 
   /// Holds the list of children still while the process forks.
   void before_fork() noexcept { root_->structure_.lock(); }
@@ -223,7 +230,7 @@ class Account {
     set(granted_, held + granted);
     set(objects_, get(objects_) + 1);
     if (held <= soft && held + granted > soft) [[unlikely]]
-      set(soft_crossings_, get(soft_crossings_) + 1);
+      note_crossing();
   }
   /// What is held now may be a peak. `own`: the lease whose use is known; what others have leased
   /// is taken for used.
@@ -246,6 +253,7 @@ class Account {
     }
   }
   void note_scopes(std::uint64_t requested, std::uint64_t granted, std::uint64_t error) noexcept;
+  void note_crossing() noexcept;
   void fold_own_locked() noexcept;
   void grant_locked(Lease& lease, std::uint64_t size) noexcept;
   [[nodiscard]] std::uint64_t lease_size(const Lease& lease, std::uint64_t granted) const noexcept;
@@ -267,10 +275,12 @@ class Account {
   Counter requested_{0}, granted_{0}, peak_requested_{0}, peak_granted_{0};
   Counter objects_{0}, asleep_{0}, limit_{kUnlimited}, soft_limit_{kUnlimited};
   Counter leased_{0};  // by leases of this account and below; the figures above hold their rest
-  Counter soft_crossings_{0}, peak_error_{0}, external_{0};
+  Counter soft_crossings_{0}, peak_error_{0};
+  bool crossed_ = false;  // since somebody looked
   std::unique_ptr<PeakScope> scopes_;
-  std::vector<std::pair<std::string, std::uint64_t>> externals_;
-  // Of the root: all leases, which are used again, and how many recalls run.
+  // Of the root: how many accounts have crossed, all leases, which are used again, and how many
+  // recalls run.
+  Counter crossings_{0};
   std::atomic<Lease*> leases_{nullptr};
   std::uint32_t recalls_ = 0;
   std::uint64_t next_scope_ = 1;

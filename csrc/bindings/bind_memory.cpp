@@ -69,15 +69,6 @@ std::uint64_t limit_of(const py::object& value, const Device& device) {
   return value.cast<std::uint64_t>();
 }
 
-/// Bytes that libraries said they hold.
-std::uint64_t registered_bytes(DeviceMemory& memory) {
-  const std::string path = memory.root.name() + "/external";
-  for (const AccountStatistics& row : memory.root.report()) {
-    if (row.path == path) return row.granted;
-  }
-  return 0;
-}
-
 py::dict statistics_of(const py::object& device) {
   DeviceMemory& memory = memory_named(device);
   static_cast<void>(memory.heap.trim(kUnlimited));  // gives nothing back, but looks at the tickets
@@ -101,7 +92,7 @@ py::dict statistics_of(const py::object& device) {
   result["in_place"] = memory.mapped.statistics().granted;
   result["pinned"] = memory.pinned.statistics().granted;
   result["pinned_parked"] = pool.parked + pool.pending;
-  result["registered"] = registered_bytes(memory);
+  result["registered"] = memory.external.statistics().granted;
   result["external"] = used > heap.mapped ? used - heap.mapped : 0;
   result["budget"] = shown(root.limit);
   result["device_free"] = info.free_bytes;

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bindings/arguments.h"
 #include "bindings/bindings.h"
-#include "core/log.h"
 #include "heap/blocking.h"
 #include "storage/storage.h"
 
@@ -68,6 +68,7 @@ struct Registration {
   Heap* heap;
   std::uint64_t number;
   double cost;
+  std::optional<std::string> tag;
   std::shared_ptr<PythonReclaimer> call;
 };
 struct Registrations {
@@ -81,22 +82,28 @@ Registrations& registrations() {
   return *instance;
 }
 
-std::uint64_t enlist(Heap& heap, double cost, const std::shared_ptr<PythonReclaimer>& call) {
-  return heap.add_reclaimer(cost, [call](std::uint64_t bytes) { return (*call)(bytes); });
+void enlist(DeviceMemory& memory, Registration* row) {
+  const Account* account = row->tag ? &account_at(memory.tensors, *row->tag) : nullptr;
+  row->heap = &memory.heap;
+  row->number = memory.heap.add_reclaimer(
+      row->cost, [call = row->call](std::uint64_t bytes) { return (*call)(bytes); }, account);
 }
 
-std::uint64_t add_reclaimer(const py::object& device, double cost, const py::object& function) {
+std::uint64_t add_reclaimer(const py::object& device, double cost, const py::object& function,
+                            const std::optional<std::string>& tag) {
   DeviceMemory& memory = memory_named(device);
   if (!(cost >= 0.0)) {
     throw Error(ErrorKind::kValue,
                 "reclaimer: cost is " + std::to_string(cost) + "; give a number at least 0");
   }
-  auto call = std::make_shared<PythonReclaimer>(function);
-  const std::uint64_t number = enlist(memory.heap, cost, call);
+  Registration row{
+      0, &memory.device, &memory.heap, 0, cost, tag, std::make_shared<PythonReclaimer>(function)};
+  enlist(memory, &row);
   Registrations& all = registrations();
   const std::lock_guard<std::mutex> guard(all.mutex);
-  all.known.push_back({all.next, &memory.device, &memory.heap, number, cost, std::move(call)});
-  return all.next++;
+  row.key = all.next++;
+  all.known.push_back(row);
+  return row.key;
 }
 
 void remove_reclaimer(std::uint64_t key) {
@@ -125,8 +132,7 @@ std::uint32_t new_epoch(const py::object& device) {
   for (Registration& row : all.known) {
     if (row.device != &opened) continue;
     row.heap->remove_reclaimer(row.number);
-    row.heap = &memory->heap;
-    row.number = enlist(memory->heap, row.cost, row.call);
+    enlist(*memory, &row);
   }
   return memory->epoch;
 }
@@ -137,16 +143,7 @@ std::uint32_t new_epoch(const py::object& device) {
 void set_external(const py::object& device, const std::string& name, std::uint64_t former,
                   std::uint64_t bytes) {
   DeviceMemory& memory = memory_named(device);
-  Account& account = account_at(memory.root.child("external"), name);
-  if (former != 0) account.release(former, former);
-  if (bytes == 0) return;
-  Account* refused = account.reserve(bytes, bytes);
-  if (refused == nullptr) return;
-  if (former != 0 && account.reserve(former, former) != nullptr) {
-    log(LogLevel::kError, "external: " + name + " lost its count of " + std::to_string(former) +
-                              " bytes to another thread");
-  }
-  throw memory.heap.over_budget(bytes, *refused);
+  memory.heap.recount(account_at(memory.external, name), former, bytes);
 }
 
 // ---- page-locked memory --------------------------------------------------------------------
@@ -175,7 +172,7 @@ bool is_pinned_tensor(const py::object& tensor) {
 
 void bind_reclaim(py::module_& module) {
   module.def("memory_add_reclaimer", &add_reclaimer, py::arg("device"), py::arg("cost"),
-             py::arg("function"),
+             py::arg("function"), py::arg("tag"),
              "Ask function(bytes) -> bytes freed before a request is refused; returns a key.");
   module.def("memory_remove_reclaimer", &remove_reclaimer, py::arg("key"),
              "Ask a function no more.");

@@ -189,17 +189,8 @@ std::vector<std::tuple<std::string, int, std::string>> origin_frames(std::uint32
 std::unordered_map<std::uint32_t, std::string> account_paths(const py::object& device) {
   try {
     DeviceMemory& memory = memory_of(python::to_device(device.ptr()));
-    std::unordered_map<std::uint32_t, std::string> paths{{memory.root.id(), memory.root.name()}};
-    for (const AccountStatistics& row : memory.root.report()) {
-      Account* account = &memory.root;
-      std::size_t at = memory.root.name().size();
-      while (at < row.path.size()) {
-        const std::size_t end = std::min(row.path.find('/', at + 1), row.path.size());
-        account = &account->child(row.path.substr(at + 1, end - at - 1));
-        at = end;
-      }
-      paths.emplace(account->id(), row.path);
-    }
+    std::unordered_map<std::uint32_t, std::string> paths;
+    for (const AccountStatistics& row : memory.root.report()) paths.emplace(row.id, row.path);
     return paths;
   } catch (const python::PythonError&) {
     throw py::error_already_set();

@@ -82,7 +82,7 @@ void Heap::allocate_slowly(Block* block, std::uint64_t bytes, std::uint64_t alig
   try {
     if (bytes > kMaximumBytes) throw refusal(s.figures(request));
     request.granted = round_up(bytes, s.space.granule());
-    *block = allocate_locked(request);
+    *block = allocate_asking(request);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kOutOfMemory) {
       Recorder::note_now(RecordedAction::kRefuse, s.recorded, 0, bytes, name, account.id(), 0,
@@ -92,6 +92,7 @@ void Heap::allocate_slowly(Block* block, std::uint64_t bytes, std::uint64_t alig
   }
   Recorder::note(RecordedAction::kAllocate, s.recorded, block->address, bytes, name, account.id(),
                  block->generation, origin);
+  relieve(account);
 }
 
 Block Heap::allocate_locked(const HeapRequest& request) {
@@ -260,7 +261,7 @@ std::uint64_t Heap::add_reclaimer(double cost, Reclaimer reclaimer, const Accoun
   const auto after = std::find_if(known.begin(), known.end(),
                                   [&](const auto& other) { return other.cost > cost; });
   const std::uint64_t number = state_->next_number++;
-  known.insert(after, State::KnownReclaimer{cost, number, call, account});
+  known.insert(after, State::KnownReclaimer{cost, number, call, account, state_.get()});
   return number;
 }
 
@@ -274,6 +275,8 @@ void Heap::remove_reclaimer(std::uint64_t number) {
   dropped = found->call;
   known.erase(found);
 }
+
+void Heap::ask_also(Heap& helper) { state_->helpers.push_back(helper.state_.get()); }
 
 void Heap::set_options(const HeapOptions& options) {
   if (!(options.slack >= 0.0 && options.slack <= 1.0)) {

@@ -124,10 +124,19 @@ class Heap {
   void release_capture(std::uint32_t capture, const BlockUse& use);
 
   /// Asked in order of `cost` before a request is refused; those of an `account` that is above its
-  /// soft limit come first. The account lives as long as the heap. Returns a number to remove it
-  /// by.
+  /// soft limit come first. They are asked too when that account, or one above it, goes above its
+  /// soft limit; one without an account stands for the root. Several threads may call it at once.
+  /// The account lives as long as the heap. Returns a number to remove it by.
   std::uint64_t add_reclaimer(double cost, Reclaimer reclaimer, const Account* account = nullptr);
   void remove_reclaimer(std::uint64_t number);
+  /// Before this heap refuses a request it asks the reclaimers of `helper` too, which outlives it.
+  void ask_also(Heap& helper);
+  /// Asks the reclaimers of accounts that went above their soft limits, if any account of this tree
+  /// did. The caller holds no lock.
+  void relieve(Account& account) noexcept;
+  /// Counts memory of others in the account: `former` bytes become `bytes`, 0 is no object. Asks
+  /// the reclaimers before it throws the refusal, and nothing has changed then.
+  void recount(Account& account, std::uint64_t former, std::uint64_t bytes);
 
   void set_options(const HeapOptions& options);
   [[nodiscard]] HeapOptions options() const;
@@ -178,6 +187,7 @@ class Heap {
                        Account& account, Lifetime lifetime);
   void free_slowly(const Block& block, std::uint64_t requested, Account& account, StreamId stream,
                    Ticket ticket) noexcept;
+  [[nodiscard]] Block allocate_asking(const HeapRequest& request);
   [[nodiscard]] Block allocate_locked(const HeapRequest& request);
   [[nodiscard]] Block allocate_growing(const HeapRequest& request, Account* refused);
   std::unique_ptr<State> state_;

@@ -115,6 +115,12 @@ std::uint64_t ReservedBlock::commit(std::uint64_t bytes) {
                                        " that were reserved; reserve a larger block");
   }
   if (bytes <= committed()) return committed();
+  grow(bytes);
+  heap_.relieve(account_);
+  return committed();
+}
+
+void ReservedBlock::grow(std::uint64_t bytes) {
   Heap::State& s = *heap_.state_;
   const BlockingScope scope;
   const std::lock_guard<std::recursive_mutex> growing(s.growth);
@@ -125,7 +131,6 @@ std::uint64_t ReservedBlock::commit(std::uint64_t bytes) {
     s.grow_block(range_, from, to, account_, lifetime_);
     committed_.store(to, std::memory_order_release);
   }
-  return committed();
 }
 
 std::uint64_t ReservedBlock::decommit(std::uint64_t keep) {

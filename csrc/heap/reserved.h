@@ -54,6 +54,7 @@ class ReservedBlock {
     std::uint64_t offset;
     std::uint64_t bytes;
   };
+  void grow(std::uint64_t bytes);
   void check_views(std::uint64_t keep) const;
   void wait_for_uses();
 

@@ -133,31 +133,6 @@ bool Heap::State::wait_for_pending() {
   return !uses.empty();
 }
 
-bool Heap::State::reclaim(std::uint64_t bytes, const std::function<bool()>& enough) {
-  if (reclaiming) return false;
-  std::vector<KnownReclaimer> calls;
-  {
-    const std::lock_guard<ShortLock> guard(lock);
-    calls = reclaimers;
-  }
-  std::stable_partition(calls.begin(), calls.end(), [](const KnownReclaimer& known) {
-    return known.account != nullptr && known.account->granted() > known.account->soft_limit();
-  });
-  reclaiming = true;
-  bool done = false;
-  for (const KnownReclaimer& known : calls) {
-    try {
-      if ((*known.call)(bytes) != 0) done = enough();
-    } catch (const std::exception& error) {
-      // A reclaimer that fails must not hide the refusal that called it.
-      log(LogLevel::kError, std::string("reclaimer: ") + error.what());
-    }
-    if (done) break;
-  }
-  reclaiming = false;
-  return done;
-}
-
 RefusalFigures Heap::State::figures(const HeapRequest& request, const Account* refused) {
   RefusalFigures result;
   result.device = device.name();
@@ -186,14 +161,15 @@ RefusalFigures Heap::State::figures(const HeapRequest& request, const Account* r
       result.pending_streams.emplace_back("stream " + std::to_string(stream),
                                           space.pending_bytes_of(stream));
     }
-    if (known) result.advice = advice_for(request, refused, info.free_bytes, accounts);
+    if (known) {
+      const std::uint64_t used = info.total_bytes - std::min(info.free_bytes, info.total_bytes);
+      result.external = used > held() ? used - held() : 0;
+      result.advice = advice_for(request, refused, info.free_bytes, accounts);
+    }
   }
   if (known) {
     result.driver_free = info.free_bytes;
     result.driver_total = info.total_bytes;
-    const std::uint64_t used = info.total_bytes - std::min(info.free_bytes, info.total_bytes);
-    const std::uint64_t ours = result.live + result.parked + result.pending;
-    result.external = used > ours ? used - ours : 0;
   }
   return result;
 }

@@ -159,8 +159,26 @@ struct Heap::State {
   [[nodiscard]] std::uint32_t grow(const HeapRequest& request, const Reach& reach, bool exact);
   void poll();
   bool wait_for_pending();
-  /// Asks the reclaimers, in order of cost, until `enough()`; false if it never was.
+
+  // Reclaimers (reclaim.cpp): in order of cost, those of an account above its soft limit first.
+  struct KnownReclaimer {
+    double cost;
+    std::uint64_t number;
+    std::shared_ptr<Reclaimer> call;
+    const Account* account;  // null: of none
+    State* heap;             // that knows it
+  };
+  [[nodiscard]] std::vector<KnownReclaimer> known_reclaimers();
+  [[nodiscard]] std::vector<KnownReclaimer> known_reclaimers_of_all();
+  static std::uint64_t ask(const KnownReclaimer& known, std::uint64_t bytes) noexcept;
+  bool ask_all(std::vector<KnownReclaimer> calls, std::uint64_t bytes,
+               const std::function<bool()>& enough);
+  /// Asks them until `enough()`; false if it never was.
   bool reclaim(std::uint64_t bytes, const std::function<bool()>& enough);
+  /// The same without `growth`, and those of the helpers too.
+  bool reclaim_unlocked(std::uint64_t bytes, const std::function<bool()>& enough);
+  /// Asks those of the account and below it, as long as it is above its soft limit.
+  void relieve(Account& account);
   /// `refused`: the account whose limit refused, null if the device's memory did not suffice.
   [[nodiscard]] RefusalFigures figures(const HeapRequest& request,
                                        const Account* refused = nullptr);
@@ -267,15 +285,9 @@ struct Heap::State {
   // Recursive: work that a wait runs may come back here on the same thread.
   std::recursive_mutex growth;
   HeapOptions options;
-  struct KnownReclaimer {
-    double cost;
-    std::uint64_t number;
-    std::shared_ptr<Reclaimer> call;
-    const Account* account;  // null: of none
-  };
   std::vector<KnownReclaimer> reclaimers;  // in order of cost
   std::uint64_t next_number = 1;           // of reclaimers and captures
-  bool reclaiming = false;                 // a reclaimer runs: it does not call the others
+  std::vector<State*> helpers;             // whose reclaimers are asked too
   std::atomic<std::uint64_t> driver_calls{0};
   std::uint64_t segment_bytes = 0;  // held from the driver outside `pages`
   std::uint64_t live = 0, live_blocks = 0, peak_live = 0;

@@ -110,6 +110,7 @@ DeviceMemory::DeviceMemory(Device& opened, std::uint32_t number)
       tensors(root.child("device")),
       mapped(root.child("mapped")),
       pinned(root.child("pinned")),
+      external(root.child("external")),
       heap(opened, &root.tree_lock()),
       epoch(number) {
   const std::uint64_t total = opened.properties().total_bytes;
@@ -223,6 +224,10 @@ PinnedPool& DeviceMemory::pinned_pool() {
   const std::lock_guard<std::mutex> guard(pool_mutex_);
   if (pool_ == nullptr) {
     pool_ = std::make_unique<PinnedPool>(device);
+    // Its bytes count in the device's budget, and they are the host's.
+    pool_->heap().ask_also(heap);
+    DeviceMemory& host = memory_of(open_device(DeviceKind::kCpu, 0));
+    if (&host != this) pool_->heap().ask_also(host.heap);
     quick_pool_.store(pool_.get(), std::memory_order_release);
     registry().any_pinned.store(true, std::memory_order_release);
   }

@@ -122,11 +122,11 @@ Reference<Storage> Storage::borrow(DeviceMemory& memory, DeviceAddress address, 
                                    Finalizer finalizer) {
   Account& account = tagged_account(memory.mapped);
   void* place = take_object(sizeof(Storage));
-  if (counted != 0) {
-    if (Account* refused = account.reserve(counted, counted)) {
-      give_object(place);
-      throw memory.heap.over_budget(counted, *refused);
-    }
+  try {
+    if (counted != 0) memory.heap.recount(account, 0, counted);
+  } catch (...) {
+    give_object(place);
+    throw;
   }
   auto* storage = new (place) Storage(memory);
   storage->account_ = &account;

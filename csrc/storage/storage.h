@@ -28,10 +28,11 @@ struct DeviceMemory {
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   Device& device;
-  Account root;      // named after the device; its limit is the device's budget
-  Account& tensors;  // root / "device": blocks of the heap, one child a tag
-  Account& mapped;   // root / "mapped": memory of others used in place (files, NumPy, DLPack)
-  Account& pinned;   // root / "pinned": page-locked host memory
+  Account root;       // named after the device; its limit is the device's budget
+  Account& tensors;   // root / "device": blocks of the heap, one child a tag
+  Account& mapped;    // root / "mapped": memory of others used in place (files, NumPy, DLPack)
+  Account& pinned;    // root / "pinned": page-locked host memory
+  Account& external;  // root / "external": what libraries said they hold, one child a name
   Heap heap;
   const std::unique_ptr<Checker> checker = make_checker(heap, device);  // null: no check mode
 

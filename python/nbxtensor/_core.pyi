@@ -570,7 +570,7 @@ def make_plan(intervals: collections.abc.Sequence[tuple[typing.SupportsInt | typ
     """
     Plan (lower, upper, size, alignment, gaps) rows; capacity 0: as small as possible.
     """
-def memory_add_reclaimer(device: typing.Any, cost: typing.SupportsFloat | typing.SupportsIndex, function: typing.Any) -> int:
+def memory_add_reclaimer(device: typing.Any, cost: typing.SupportsFloat | typing.SupportsIndex, function: typing.Any, tag: str | None) -> int:
     """
     Ask function(bytes) -> bytes freed before a request is refused; returns a key.
     """

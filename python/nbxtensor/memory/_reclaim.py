@@ -17,8 +17,13 @@ class reclaimer:  # noqa: N801
     The function is called with the bytes that are missing, frees what it can spare, and returns the
     bytes that it freed; None means that it does not know, and the request is tried again. Functions
     are asked in order of cost, each only if those before it did not free enough. It may allocate,
-    and must not wait for other threads that do. An exception in it is logged and counts as 0 bytes:
-    it never takes the place of the refusal.
+    and must not wait for other threads that do; several threads may call it at once. An exception
+    in it is logged and counts as 0 bytes: it never takes the place of the refusal.
+
+    When an allocation takes a tag above its soft limit (see `budget`), the functions of that tag,
+    and of tags below it, are asked for the bytes above it, once the allocation is done. They are
+    asked again the next time that it goes above. Functions without a tag are asked so for the
+    soft limit of the device.
 
     It is asked until it is closed. A method is held weakly: it leaves with its object.
 
@@ -29,7 +34,11 @@ class reclaimer:  # noqa: N801
     cost : float
         What using the memory costs the program, in whatever unit: small is asked first.
     device : device or str, optional
-        The device whose requests are meant; the default device if not given.
+        The device whose requests are meant, page-locked memory of it included; the default device
+        if not given.
+    tag : str, optional
+        Path of the tag whose memory it frees: before a refusal it is asked ahead of others while
+        that tag is above its soft limit.
 
     Examples
     --------
@@ -40,22 +49,29 @@ class reclaimer:  # noqa: N801
     """
 
     def __init__(
-        self, function: Callable[[int], int | None], cost: float = 1.0, device: Any = None
+        self,
+        function: Callable[[int], int | None],
+        cost: float = 1.0,
+        device: Any = None,
+        tag: str | None = None,
     ) -> None:
         if not callable(function):
             raise InvalidTypeError(f"reclaimer: got {function!r}; give a function of the bytes")
         if isinstance(cost, bool) or not isinstance(cost, (int, float)):
             raise InvalidTypeError(f"reclaimer: cost is {cost!r}; give a number at least 0")
+        if tag is not None and not isinstance(tag, str):
+            raise InvalidTypeError(f"reclaimer: tag is {tag!r}; give a path as text, such as 'kv'")
         self._key: int | None = None
         if isinstance(function, MethodType):
             # The registration knows the object by the weak reference only.
             keys: list[int] = []
             method = weakref.WeakMethod(function, lambda _: _close_all(keys))
             call = _guarded(lambda missing: _call_weakly(method, missing))
-            keys.append(_core.memory_add_reclaimer(device, float(cost), call))
+            keys.append(_core.memory_add_reclaimer(device, float(cost), call, tag))
             self._key = keys[0]
         else:
-            self._key = _core.memory_add_reclaimer(device, float(cost), _guarded(function))
+            call = _guarded(function)
+            self._key = _core.memory_add_reclaimer(device, float(cost), call, tag)
 
     def close(self) -> None:
         """Ask it no more; without effect the second time."""

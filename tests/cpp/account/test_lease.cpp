@@ -1,4 +1,4 @@
-// Leases, peaks of a stretch of time, soft limits, memory of others.
+// Leases, peaks of a stretch of time, soft limits, memory of others that grows and shrinks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -228,18 +228,42 @@ TEST(SoftLimit, CrossingsAreCounted) {
   EXPECT_EQ(root.statistics().soft_crossings, 0u);
 }
 
-TEST(External, NamesAndSizesAreKept) {
+TEST(SoftLimit, CrossingsAreSeenOnceAndTheExcessIsExact) {
   Account root("cpu", nullptr);
-  root.set_external("blas", 100);
-  root.set_external("comm", 50);
-  EXPECT_EQ(root.statistics().external, 150u);
-  root.set_external("blas", 30);
-  EXPECT_EQ(root.statistics().external, 80u);
-  EXPECT_EQ(root.statistics().granted, 0u);
-  root.set_external("comm", 0);
-  ASSERT_EQ(root.externals().size(), 1u);
-  EXPECT_EQ(root.externals()[0].first, "blas");
-  EXPECT_THROW(root.set_external("", 1), Error);
+  Account& tag = root.child("tag");
+  Account& other = root.child("other");
+  tag.set_soft_limit(1000);
+  root.set_soft_limit(3000);
+  EXPECT_EQ(tag.reserve(1000, 1000), nullptr);
+  EXPECT_FALSE(root.has_crossings());
+  EXPECT_EQ(tag.reserve(24, 24), nullptr);
+  EXPECT_EQ(tag.reserve(1, 1), nullptr);
+  EXPECT_TRUE(other.has_crossings());  // of the whole tree
+  EXPECT_EQ(other.take_crossings(), std::vector<Account*>{&tag});
+  EXPECT_FALSE(root.has_crossings());
+  EXPECT_EQ(tag.soft_excess(), 25u);
+  EXPECT_EQ(root.soft_excess(), 0u);
+  EXPECT_EQ(other.reserve(2000, 2000), nullptr);
+  EXPECT_EQ(root.take_crossings(), std::vector<Account*>{&root});
+  EXPECT_EQ(root.soft_excess(), 25u);
+}
+
+TEST(Account, RecountsOneObject) {
+  Account root("cpu", nullptr);
+  Account& library = root.child("external").child("nccl");
+  root.set_limit(100);
+  EXPECT_EQ(library.recount(0, 0), nullptr);
+  EXPECT_EQ(root.statistics().objects, 0u);
+  EXPECT_EQ(library.recount(0, 40), nullptr);
+  EXPECT_EQ(library.recount(40, 100), nullptr);
+  EXPECT_EQ(library.recount(100, 101), &root);
+  EXPECT_EQ(library.recount(100, 30), nullptr);
+  EXPECT_EQ(root.granted(), 30u);
+  EXPECT_EQ(root.statistics().requested, 30u);
+  EXPECT_EQ(root.statistics().objects, 1u);
+  EXPECT_EQ(library.recount(30, 0), nullptr);
+  EXPECT_EQ(root.statistics().objects, 0u);
+  EXPECT_EQ(root.granted(), 0u);
 }
 
 TEST(Account, IsFoundByNumber) {

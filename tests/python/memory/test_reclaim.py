@@ -169,6 +169,188 @@ def test_reclaimers_and_threads() -> None:
     pool.clear()
 
 
+# ---- soft limits ---------------------------------------------------------------------------
+
+
+class Spare:
+    """Memory under a tag that may go, and what was asked of it."""
+
+    def __init__(self, tag: str, count: int, size: int = MiB) -> None:
+        with memory.tag(tag):
+            self.held = [take(size) for _ in range(count)]
+        self.asked: list[int] = []
+
+    def drop(self, missing: int) -> int:
+        self.asked.append(missing)
+        freed = 0
+        while self.held and freed < missing:
+            freed += self.held.pop().nbytes  # type: ignore[attr-defined]
+        return freed
+
+
+def test_crossing_a_soft_limit_asks_the_reclaimers_of_the_tag() -> None:
+    spare, below, other = Spare("soft", 4), Spare("soft/below", 4), Spare("hard", 4)
+    plain = Spare("", 4)
+    with (
+        memory.reclaimer(spare.drop, 2.0, DEVICE, tag="soft"),
+        memory.reclaimer(below.drop, 1.0, DEVICE, tag="soft/below"),
+        memory.reclaimer(other.drop, 0.0, DEVICE, tag="hard"),
+        memory.reclaimer(plain.drop, 0.0, DEVICE),
+        memory.budget(device=DEVICE, tag="soft", soft=10 * MiB),
+        memory.tag("soft"),
+    ):
+        kept = [take(2 * MiB)]
+        assert spare.asked == below.asked == []
+        kept.append(take(5 * MiB))  # 15 MiB: by cost, until the tag is back at its limit
+        assert below.asked == [5 * MiB]
+        assert spare.asked == [MiB]
+        kept.append(take(3 * MiB))
+        kept.append(take(3 * MiB))
+        assert spare.asked == [MiB, 3 * MiB, 3 * MiB]  # none is left: the tag stays above
+        kept.append(take(MiB))
+        assert spare.asked == [MiB, 3 * MiB, 3 * MiB]
+        # Below it, and above it again.
+        del kept[1:]
+        kept.append(take(9 * MiB))
+        assert below.asked == [5 * MiB, 3 * MiB, 3 * MiB, MiB]
+        del kept
+    assert other.asked == plain.asked == []
+    assert len(other.held) == len(plain.held) == 4
+
+
+def test_crossing_the_soft_limit_of_the_device_asks_every_reclaimer() -> None:
+    tagged, plain = Spare("tagged", 2), Spare("", 2)
+    soft = memory.allocated(DEVICE) + MiB
+    with (
+        memory.reclaimer(tagged.drop, 1.0, DEVICE, tag="tagged"),
+        memory.reclaimer(plain.drop, 2.0, DEVICE),
+        memory.budget(device=DEVICE, soft=soft),
+    ):
+        first = memory.pinned((4 * MiB,), nbx.uint8, DEVICE)  # page-locked memory counts too
+        assert tagged.asked == [3 * MiB]
+        assert plain.asked == [MiB]
+        with memory.external("library", 2 * MiB, DEVICE):
+            assert plain.asked == [MiB, 2 * MiB]
+        keys = memory.reserve(8 * MiB, DEVICE)
+        tagged.held.append(take(MiB))
+        keys.commit(2 * MiB)
+        assert not tagged.held
+        del first, keys
+
+
+def test_a_soft_limit_asks_in_a_thread_that_may_change_its_tag_and_allocate() -> None:
+    seen: list[int] = []
+
+    def drop(missing: int) -> int:
+        with memory.tag("soft/inner"):
+            held = take(missing)  # goes above the limit again: nobody is asked from in here
+        seen.append(missing)
+        del held
+        return 0
+
+    with (
+        memory.reclaimer(drop, device=DEVICE, tag="soft"),
+        memory.budget(device=DEVICE, tag="soft", soft=MiB),
+        memory.tag("soft"),
+    ):
+        for _ in range(3):
+            held = take(2 * MiB)
+            del held
+    assert seen == [MiB] * 3
+
+
+def test_a_tag_above_its_soft_limit_is_asked_first_before_a_refusal(room: int) -> None:
+    order: list[str] = []
+    with memory.tag("greedy"):
+        greedy = [take(8 * MiB)]
+
+    def drop_greedy(missing: int) -> int:
+        if missing > 8 * MiB:
+            return 0  # the soft limit alone is no reason to
+        order.append("greedy")
+        greedy.clear()
+        return 8 * MiB
+
+    def drop_cheap(missing: int) -> int:
+        order.append("cheap")
+        return 0
+
+    with (
+        memory.budget(device=DEVICE, tag="greedy", soft=MiB),
+        memory.reclaimer(drop_cheap, 0.0, DEVICE),
+        memory.reclaimer(drop_greedy, 9.0, DEVICE, tag="greedy"),
+    ):
+        first = take(room - 12 * MiB)
+        second = take(8 * MiB)
+    assert order == ["greedy"]
+    del first, second
+
+
+def test_reclaimers_of_a_tag_stay_with_it_in_a_new_epoch() -> None:
+    asked: list[int] = []
+
+    def drop(missing: int) -> int:
+        asked.append(missing)
+        return 0
+
+    with memory.reclaimer(drop, device="sim:1", tag="soft"):
+        memory.new_epoch("sim:1")
+        with memory.budget(device="sim:1", tag="soft", soft=MiB), memory.tag("soft"):
+            held = _core.Storage(3 * MiB, "sim:1")
+    assert asked == [2 * MiB]
+    del held
+
+
+# ---- page-locked memory --------------------------------------------------------------------
+
+
+def test_a_refusal_of_page_locked_memory_asks_like_one_of_the_device() -> None:
+    spare = Spare("", 10, 6 * MiB)
+    with memory.reclaimer(spare.drop, device=DEVICE):
+        staging = memory.pinned((20 * MiB,), nbx.uint8, DEVICE)
+        assert staging.nbytes == 20 * MiB
+        assert spare.asked
+        asked = len(spare.asked)
+        with pytest.raises(nbx.OutOfMemoryError, match="budget"):
+            memory.pinned((65 * MiB,), nbx.uint8, DEVICE)
+        assert len(spare.asked) == asked + 1
+        assert not spare.held
+    del staging
+
+
+def test_page_locked_memory_asks_in_order_of_cost_over_device_and_host() -> None:
+    order: list[str] = []
+
+    def asked(name: str) -> object:
+        def drop(missing: int) -> int:
+            order.append(name)
+            return 1
+
+        return drop
+
+    held = take(60 * MiB)
+    with (
+        memory.reclaimer(asked("host"), 2.0, "cpu"),  # type: ignore[arg-type]
+        memory.reclaimer(asked("cheap"), 1.0, DEVICE),  # type: ignore[arg-type]
+        memory.reclaimer(asked("dear"), 3.0, DEVICE),  # type: ignore[arg-type]
+        pytest.raises(nbx.OutOfMemoryError),
+    ):
+        memory.pinned((8 * MiB,), nbx.uint8, DEVICE)
+    assert order == ["cheap", "host", "dear"]
+    del held
+
+
+def test_a_library_asks_before_it_is_refused() -> None:
+    spare = Spare("", 10, 6 * MiB)
+    with memory.reclaimer(spare.drop, device=DEVICE):
+        with memory.external("library", 10 * MiB, DEVICE) as library:
+            assert spare.asked == [10 * MiB]
+            library.resize(30 * MiB)
+            assert spare.asked == [10 * MiB, 20 * MiB]
+        assert len(spare.held) == 4
+    spare.held.clear()
+
+
 @pytest.mark.parametrize("cost", [-1.0, float("nan")])
 def test_bad_costs_are_refused(cost: float) -> None:
     with pytest.raises(ValueError, match="cost"):
@@ -180,6 +362,10 @@ def test_bad_reclaimers_are_refused() -> None:
         memory.reclaimer(3, device=DEVICE)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="cost"):
         memory.reclaimer(lambda missing: 0, "much", DEVICE)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="tag is 3"):
+        memory.reclaimer(lambda missing: 0, 1.0, DEVICE, tag=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="empty part"):
+        memory.reclaimer(lambda missing: 0, 1.0, DEVICE, tag="a//b")
 
 
 # ---- memory of libraries -------------------------------------------------------------------
