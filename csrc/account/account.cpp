@@ -346,6 +346,7 @@ AccountStatistics Account::figures() const {
   result.soft_crossings = get(soft_crossings_);
   result.peak_error = get(peak_error_);
   result.id = id_;
+  result.parent = parent_ == nullptr ? 0 : parent_->id_;
   result.asleep = get(asleep_);
   // What the leases below have had at most, if there is one; of several, all that they could.
   std::uint64_t most_requested = result.requested, most_granted = result.granted;

@@ -28,7 +28,9 @@ struct AccountStatistics {
   std::uint64_t asleep;          // of sleeping blocks: requested, but not granted until they wake
   std::uint64_t soft_crossings;  // how often allocations went from below the soft limit to above
   std::uint64_t peak_error;      // the peaks may be too high by this: what other threads had leased
+  std::uint64_t mapped;          // what its blocks keep from the driver; only in a device's report
   std::uint32_t id;              // Account::id
+  std::uint32_t parent;          // of the account above; 0 for the root
 };
 
 /// The most that an account held since some moment; the figure may be too high by `error`.

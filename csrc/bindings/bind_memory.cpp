@@ -1,8 +1,10 @@
 // Accounts, budgets, tags and the reports of the heaps. Storages themselves are C API types.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bindings/arguments.h"
 #include "bindings/bindings.h"
@@ -75,6 +77,10 @@ py::dict statistics_of(const py::object& device) {
   const HeapStatistics heap = memory.heap.statistics();
   const AccountStatistics root = memory.root.statistics();
   const MemoryInfo info = driver_memory(memory.device);
+  const std::vector<AccountStatistics> accounts = memory.report();
+  const auto occupied = std::find_if(accounts.begin(), accounts.end(), [&](const auto& row) {
+    return row.id == memory.tensors.id();
+  });
   HeapStatistics pool{};
   if (const PinnedPool* pinned = memory.known_pinned_pool()) pool = pinned->heap().statistics();
   const std::uint64_t used = info.total_bytes - std::min(info.free_bytes, info.total_bytes);
@@ -84,6 +90,7 @@ py::dict statistics_of(const py::object& device) {
   result["parked"] = heap.parked;
   result["pending"] = heap.pending;
   result["mapped"] = heap.mapped;
+  result["occupied"] = occupied->mapped;
   result["peak_live"] = heap.peak_live;
   result["peak_mapped"] = heap.peak_mapped;
   result["allocated"] = root.granted;
@@ -119,9 +126,9 @@ py::dict statistics_of(const py::object& device) {
 
 py::list report_of(const py::object& device) {
   py::list rows;
-  for (const AccountStatistics& row : memory_named(device).root.report()) {
-    rows.append(py::make_tuple(row.path, row.granted, row.peak_granted, row.requested, row.objects,
-                               shown(row.limit)));
+  for (const AccountStatistics& row : memory_named(device).report()) {
+    rows.append(py::make_tuple(row.path, row.granted, row.peak_granted, row.requested, row.mapped,
+                               row.objects, shown(row.limit)));
   }
   return rows;
 }
@@ -216,8 +223,9 @@ void bind_memory(py::module_& module) {
   bind_settings(module);
   bind_peaks(module);
   module.def("memory_statistics", &statistics_of, py::arg("device"), "Figures of a device.");
-  module.def("memory_report", &report_of, py::arg("device"),
-             "(path, bytes, peak, requested, objects, limit) of every account, of one moment.");
+  module.def(
+      "memory_report", &report_of, py::arg("device"),
+      "(path, bytes, peak, requested, mapped, objects, limit) of every account, of one moment.");
   module.def(
       "memory_allocated",
       [](const py::object& device, bool peak) {

@@ -72,6 +72,8 @@ using Reclaimer = std::function<std::uint64_t(std::uint64_t bytes)>;
 struct HeapRequest;
 
 struct HeapBlocks;
+struct HeapPieces;
+
 class Heap {
  public:
   /// `lock`: the lock of the account tree that most blocks are counted in (Account::tree_lock), so
@@ -170,6 +172,9 @@ class Heap {
   [[nodiscard]] HeapStatistics statistics() const;
   /// Every block, free ones and gaps too, and every segment (blocks.h).
   [[nodiscard]] HeapBlocks blocks() const;
+  /// What each account keeps from going back to the driver (pieces.h); looks at every block, and is
+  /// exact while none comes or goes.
+  [[nodiscard]] HeapPieces pieces() const;
   void reset_peak() noexcept;
   /// The live block that holds this address, interior addresses included; false if none does.
   [[nodiscard]] bool find(DeviceAddress address, Block* block) const noexcept;

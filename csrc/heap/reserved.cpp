@@ -90,7 +90,10 @@ ReservedBlock::ReservedBlock(Heap& heap, std::uint64_t capacity, Account& accoun
   }
   const BlockingScope scope;
   const std::lock_guard<std::recursive_mutex> growing(s.growth);
+  s.reserved_blocks.reserve(s.reserved_blocks.size() + 1);
   range_ = s.reserve_block(capacity, account);
+  const std::lock_guard<ShortLock> guard(s.lock);
+  s.reserved_blocks.push_back(this);
 }
 
 ReservedBlock::~ReservedBlock() {
@@ -100,6 +103,10 @@ ReservedBlock::~ReservedBlock() {
     const BlockingScope scope;
     Heap::State& s = *heap_.state_;
     const std::lock_guard<std::recursive_mutex> growing(s.growth);
+    {
+      const std::lock_guard<ShortLock> guard(s.lock);
+      s.reserved_blocks.erase(std::find(s.reserved_blocks.begin(), s.reserved_blocks.end(), this));
+    }
     wait_for_uses();
     if (committed() != 0) s.shrink_block(range_, committed(), 0, account_);
     s.release_block(range_, account_);

@@ -223,6 +223,7 @@ struct Heap::State {
   void admit(const HeapRequest& request, const std::function<Account*()>& admit);
 
   // Reserved blocks (reserved.cpp); `growth` is held.
+  std::vector<ReservedBlock*> reserved_blocks;  // all of them; changed with the lock held
   [[nodiscard]] PageRange* reserve_block(std::uint64_t capacity, Account& account);
   void grow_block(PageRange* range, std::uint64_t from, std::uint64_t to, Account& account,
                   Lifetime lifetime);

@@ -36,6 +36,11 @@ struct DeviceMemory {
   Heap heap;
   const std::unique_ptr<Checker> checker = make_checker(heap, device);  // null: no check mode
 
+  /// Every account, `mapped` included: bytes of the pages (or segments, where the device has no
+  /// pages) that hold a live block of the account or below it, and bytes of others as they are
+  /// counted. A page that several accounts share counts once for each, and once for their parent.
+  [[nodiscard]] std::vector<AccountStatistics> report() const;
+
   /// Made on first use: most programs never lock memory.
   [[nodiscard]] PinnedPool& pinned_pool();
   [[nodiscard]] PinnedPool* known_pinned_pool() const noexcept {

@@ -628,7 +628,7 @@ def memory_remove_reclaimer(key: typing.SupportsInt | typing.SupportsIndex) -> N
     """
 def memory_report(device: typing.Any) -> list:
     """
-    (path, bytes, peak, requested, objects, limit) of every account, of one moment.
+    (path, bytes, peak, requested, mapped, objects, limit) of every account, of one moment.
     """
 def memory_reset_peak(device: typing.Any) -> None:
     """

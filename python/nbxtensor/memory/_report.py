@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from nbxtensor._core import format_bytes
 
 UNTAGGED = "untagged"
+_HEADER = ("tag", "bytes", "size", "peak", "mapped", "objects")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Row:
         Most that was held at one time.
     requested : int
         What callers asked for; ``bytes`` is that rounded up to the heap's granule.
+    mapped : int
+        What live blocks of this account and those below it keep from going back to the driver:
+        the bytes of their pages, or of their segments where the device has no pages. Accounts may
+        share a page: it counts once for each of them, and once for the account above. Memory of
+        others counts as in ``bytes``.
     objects : int
         Live storages.
     budget : int or None
@@ -43,6 +49,7 @@ class Row:
     own: int
     peak: int
     requested: int
+    mapped: int
     objects: int
     budget: int | None
 
@@ -52,18 +59,18 @@ class Row:
         return 0 if not self.kind else 1 + (self.tag.count("/") + 1 if self.tag else 0)
 
 
-def rows_of(accounts: list[tuple[str, int, int, int, int, int | None]]) -> tuple[Row, ...]:
+def rows_of(accounts: list[tuple[str, int, int, int, int, int, int | None]]) -> tuple[Row, ...]:
     """Turn accounts, depth first, into rows."""
     below: dict[str, int] = {}
     for path, held, *_ in accounts:
         parent = path.rpartition("/")[0]
         below[parent] = below.get(parent, 0) + held
     rows = []
-    for path, held, peak, requested, objects, budget in accounts:
+    for path, held, peak, requested, mapped, objects, budget in accounts:
         _, _, rest = path.partition("/")
         kind, _, tag = rest.partition("/")
         own = held - below.get(path, 0)
-        rows.append(Row(kind, tag, held, own, peak, requested, objects, budget))
+        rows.append(Row(kind, tag, held, own, peak, requested, mapped, objects, budget))
     return tuple(rows)
 
 
@@ -104,8 +111,11 @@ class Report:
                     result[name] = result.get(name, 0) + held
         return result
 
-    def lines(self) -> Iterator[tuple[str, int, int | None, int]]:
-        """Yield (name, bytes, peak, objects); at each depth they add up to the line above them."""
+    def lines(self) -> Iterator[tuple[str, int, int | None, int | None, int]]:
+        """Yield (name, bytes, peak, mapped, objects) of every account that held something.
+
+        At each depth `bytes` and `objects` add up to the line above them.
+        """
         below: dict[tuple[str, str], int] = {}
         for row in self.rows:
             if row.tag:
@@ -115,34 +125,26 @@ class Report:
             if not row.kind or not (row.bytes or row.peak):
                 continue
             name = row.tag.rpartition("/")[2] if row.tag else row.kind
-            yield "  " * (row.depth - 1) + name, row.bytes, row.peak, row.objects
+            yield "  " * (row.depth - 1) + name, row.bytes, row.peak, row.mapped, row.objects
             key = (row.kind, row.tag)
             if row.own and key in below:
                 rest = "(own)" if row.tag else f"({UNTAGGED})"
-                yield "  " * row.depth + rest, row.own, None, row.objects - below[key]
+                yield "  " * row.depth + rest, row.own, None, None, row.objects - below[key]
 
-    def _table(self) -> list[tuple[str, str, str, str, str]]:
-        table = [
+    def _table(self) -> list[tuple[str, ...]]:
+        total = self.rows[0]
+        last = ("total", total.bytes, total.peak, total.mapped, total.objects)
+        return [
             (
                 name,
                 f"{held:,}",
                 format_bytes(held),
                 "" if peak is None else format_bytes(peak),
+                "" if mapped is None else format_bytes(mapped),
                 f"{objects:,}",
             )
-            for name, held, peak, objects in self.lines()
+            for name, held, peak, mapped, objects in (*self.lines(), last)
         ]
-        total = self.rows[0]
-        table.append(
-            (
-                "total",
-                f"{total.bytes:,}",
-                format_bytes(total.bytes),
-                format_bytes(total.peak),
-                f"{total.objects:,}",
-            )
-        )
-        return table
 
     def _footer(self) -> str:
         budget = self.rows[0].budget
@@ -153,9 +155,8 @@ class Report:
         )
 
     def __str__(self) -> str:
-        header = ("tag", "bytes", "size", "peak", "objects")
-        table = [header, *self._table()]
-        widths = [max(len(line[i]) for line in table) for i in range(len(header))]
+        table = [_HEADER, *self._table()]
+        widths = [max(len(line[i]) for line in table) for i in range(len(_HEADER))]
         text = [f"Memory of {self.device}"]
         for line in table:
             cells = [line[0].ljust(widths[0])]
@@ -167,7 +168,7 @@ class Report:
         return f"<Report of {self.device}: {self.total} bytes in {self.rows[0].objects} objects>"
 
     def _repr_html_(self) -> str:
-        header = "".join(f"<th>{name}</th>" for name in ("tag", "bytes", "size", "peak", "objects"))
+        header = "".join(f"<th>{name}</th>" for name in _HEADER)
         body = "".join(
             "<tr>"
             f"<td style='text-align:left;white-space:pre'>{html.escape(line[0])}</td>"

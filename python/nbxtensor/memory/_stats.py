@@ -25,6 +25,7 @@ class Stats:
     parked: int  # free, kept for later
     pending: int  # freed, waits for queued work
     mapped: int  # held from the driver
+    occupied: int  # of `mapped`: pages that hold a live block; the rest can go back
     peak_live: int
     peak_mapped: int
     allocated: int  # counted: tensors, memory used in place, pinned memory, libraries

@@ -135,27 +135,27 @@ def test_printed_lines_add_up_at_each_depth() -> None:
     report = Report(
         rows_of(
             [
-                ("cpu", 1000, 1200, 900, 12, None),
-                ("cpu/device", 700, 900, 600, 9, None),
-                ("cpu/device/weights", 500, 800, 450, 5, 600),
-                ("cpu/device/weights/layer.0", 300, 400, 250, 3, None),
-                ("cpu/device/kv", 0, 100, 0, 0, None),
-                ("cpu/mapped", 300, 300, 300, 3, None),
-                ("cpu/mapped/weights", 300, 300, 300, 3, None),
-                ("cpu/pinned", 0, 0, 0, 0, None),
+                ("cpu", 1000, 1200, 900, 1100, 12, None),
+                ("cpu/device", 700, 900, 600, 800, 9, None),
+                ("cpu/device/weights", 500, 800, 450, 700, 5, 600),
+                ("cpu/device/weights/layer.0", 300, 400, 250, 600, 3, None),
+                ("cpu/device/kv", 0, 100, 0, 0, 0, None),
+                ("cpu/mapped", 300, 300, 300, 300, 3, None),
+                ("cpu/mapped/weights", 300, 300, 300, 300, 3, None),
+                ("cpu/pinned", 0, 0, 0, 0, 0, None),
             ]
         ),
         {"device": "cpu", "parked": 5, "pending": 6, "external": 7},
     )
     assert list(report.lines()) == [
-        ("device", 700, 900, 9),
-        ("  (untagged)", 200, None, 4),
-        ("  weights", 500, 800, 5),
-        ("    (own)", 200, None, 2),
-        ("    layer.0", 300, 400, 3),
-        ("  kv", 0, 100, 0),
-        ("mapped", 300, 300, 3),
-        ("  weights", 300, 300, 3),
+        ("device", 700, 900, 800, 9),
+        ("  (untagged)", 200, None, None, 4),
+        ("  weights", 500, 800, 700, 5),
+        ("    (own)", 200, None, None, 2),
+        ("    layer.0", 300, 400, 600, 3),
+        ("  kv", 0, 100, 0, 0),
+        ("mapped", 300, 300, 300, 3),
+        ("  weights", 300, 300, 300, 3),
     ]
     assert report.by_tag() == {"weights": 800, "kv": 0, "untagged": 200}
     text = str(report)
