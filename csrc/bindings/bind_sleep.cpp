@@ -116,6 +116,8 @@ void bind_sleep(py::module_& module) {
                              [](const PyReserved& self) { return self.block->capacity(); })
       .def_property_readonly("committed",
                              [](const PyReserved& self) { return self.block->committed(); })
+      .def_property_readonly("asleep",
+                             [](const PyReserved& self) { return self.block->is_asleep(); })
       .def_property_readonly("granule",
                              [](const PyReserved& self) { return self.block->granule(); })
       .def_property_readonly("views", [](const PyReserved& self) { return self.block->views(); })

@@ -357,7 +357,7 @@ HeapStatistics Heap::statistics() const {
   result.visited = s.space.visited();
   result.asleep = s.asleep;
   result.asleep_held = s.asleep_held;
-  result.asleep_blocks = s.sleepers.size();
+  result.asleep_blocks = s.sleepers.size() + s.reserved_asleep;
   result.asleep_contents = s.asleep_contents;
   return result;
 }

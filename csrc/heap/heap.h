@@ -150,11 +150,12 @@ class Heap {
   void after_fork(bool child) noexcept;
 
   // ---- sleep: addresses stay, memory goes (sleep.cpp) ------------------------------------------
-  /// Puts the blocks of `tag` and of all accounts below it to sleep: work is waited for, contents
-  /// go to the host (or are dropped, unless `keep`), and pages that no waking block shares go to
-  /// the driver. The blocks' bytes leave the accounts' granted figures. Blocks asleep already stay
-  /// so. When a driver call fails, the blocks are awake again and it throws; should that need
-  /// memory that somebody has taken in between, they are asleep, and the error says so.
+  /// Puts the blocks of `tag` and of all accounts below it to sleep, reserved ones too: work is
+  /// waited for, contents go to the host (or are dropped, unless `keep`), and pages that no waking
+  /// block shares go to the driver. The blocks' bytes leave the accounts' granted figures. Blocks
+  /// asleep already stay so. When a driver call fails, the blocks are awake again and it throws;
+  /// should that need memory that somebody has taken in between, they are asleep, and the error
+  /// says so.
   SleepReport sleep(Account& tag, bool keep);
   /// Wakes them: admitted by their accounts, same addresses, same contents if they were kept. All
   /// of them, or it throws and all sleep on.
@@ -192,6 +193,7 @@ class Heap {
                        Account& account, Lifetime lifetime);
   void free_slowly(const Block& block, std::uint64_t requested, Account& account, StreamId stream,
                    Ticket ticket) noexcept;
+  SleepReport wake_blocks(Account& tag);
   [[nodiscard]] Block allocate_asking(const HeapRequest& request);
   [[nodiscard]] Block allocate_locked(const HeapRequest& request);
   [[nodiscard]] Block allocate_growing(const HeapRequest& request, Account* refused);

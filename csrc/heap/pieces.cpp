@@ -4,7 +4,6 @@
 #include <mutex>
 
 #include "heap/blocking.h"
-#include "heap/reserved.h"
 #include "heap/state.h"
 
 namespace nbx {
@@ -53,8 +52,8 @@ HeapPieces Heap::pieces() const {
     }
   }
   const std::lock_guard<ShortLock> guard(s.lock);
-  for (const ReservedBlock* block : s.reserved_blocks) {
-    result.whole[block->account().id()] += block->committed();
+  for (const auto& block : s.reservations) {
+    if (!block->asleep) result.whole[block->account->id()] += block->committed;
   }
   return result;
 }

@@ -14,7 +14,7 @@ namespace nbx {
 
 // ---- what it needs of the heap -------------------------------------------------------------
 
-PageRange* Heap::State::reserve_block(std::uint64_t capacity, Account& account) {
+Reservation* Heap::State::reserve(std::uint64_t capacity, Account& account, Lifetime lifetime) {
   if (!pages && !ranges) {
     if (!Pages::has_primitives(device)) {
       throw Error(ErrorKind::kUnsupported,
@@ -24,8 +24,15 @@ PageRange* Heap::State::reserve_block(std::uint64_t capacity, Account& account) 
     }
     ranges = std::make_unique<Pages>(device, kHostPage);
   }
-  PageRange* range = reservable().reserve(capacity);
-  if (range == nullptr) {
+  auto made = std::make_unique<Reservation>();
+  made->account = &account;
+  made->lifetime = lifetime;
+  {
+    const std::lock_guard<ShortLock> guard(lock);
+    reservations.reserve(reservations.size() + 1);
+  }
+  made->range = reservable().reserve(capacity);
+  if (made->range == nullptr) {
     throw Error(ErrorKind::kDevice, "reserve: " + device.name() + " has no " +
                                         format_bytes(capacity) +
                                         " of addresses left; ask for fewer");
@@ -33,51 +40,108 @@ PageRange* Heap::State::reserve_block(std::uint64_t capacity, Account& account) 
   const std::lock_guard<ShortLock> guard(lock);
   // One object without bytes: no limit refuses that.
   static_cast<void>(account.reserve_locked(0, 0));
-  return range;
+  reservations.push_back(std::move(made));
+  return reservations.back().get();
 }
 
-void Heap::State::grow_block(PageRange* range, std::uint64_t from, std::uint64_t to,
-                             Account& account, Lifetime lifetime) {
-  const std::uint64_t more = to - from;
-  const HeapRequest request{more, more, 1, kNoStream, account, lifetime};
+/// Does nothing if a reclaimer that was asked has changed the block.
+void Heap::State::grow(Reservation* block, std::uint64_t to) {
+  const std::uint64_t from = block->committed, more = to - from;
+  Account& account = *block->account;
+  const HeapRequest request{more, more, 1, kNoStream, account, block->lifetime};
   admit(request, [&] { return account.extend_locked(more, more); });
+  std::vector<PageRun> filled;
   try {
-    const std::uint64_t page = range->granule();
-    static_cast<void>(supply(
-        request, [&] { return std::vector<PageRun>{PageRun{range, from / page, more / page}}; }));
+    filled = supply(request, [&] {
+      std::vector<PageRun> missing;
+      list_runs(*block, from, to, false, &missing);
+      return missing;
+    });
+    if (block->committed != from) {
+      for (const PageRun& run : filled) device.check(reservable().unmap(run), "page_unmap");
+    }
   } catch (...) {
     const std::lock_guard<ShortLock> guard(lock);
     account.shrink_locked(more, more);
     throw;
   }
   const std::lock_guard<ShortLock> guard(lock);
+  if (block->committed != from) {
+    account.shrink_locked(more, more);
+    return;
+  }
   live += more;
-  peak_live = std::max(peak_live, live);
+  note_live(live);
+  block->committed.store(to, std::memory_order_release);
 }
 
-void Heap::State::shrink_block(PageRange* range, std::uint64_t from, std::uint64_t to,
-                               Account& account) {
-  const std::uint64_t page = range->granule();
-  device.check(reservable().unmap(PageRun{range, to / page, (from - to) / page}), "page_unmap");
+/// To what `committed` says already, so that nobody looks at what goes.
+void Heap::State::shrink(Reservation* block, std::uint64_t from) {
+  const std::uint64_t page = block->range->granule(), to = block->committed, less = from - to;
+  device.check(reservable().unmap(PageRun{block->range, to / page, less / page}), "page_unmap");
   const std::lock_guard<ShortLock> guard(lock);
-  live -= from - to;
-  account.shrink_locked(from - to, from - to);
+  live -= less;
+  block->account->shrink_locked(less, less);
 }
 
-void Heap::State::release_block(PageRange* range, Account& account) {
-  const Status status = reservable().release(range);
+void Heap::State::list_runs(const Reservation& block, std::uint64_t from, std::uint64_t to,
+                            bool mapped, std::vector<PageRun>* runs) {
+  const std::uint64_t page = block.range->granule(), end = to / page;
+  for (std::uint64_t first = from / page; first < end; ++first) {
+    std::uint64_t last = first;
+    while (last < end && block.range->mapped(last) == mapped) ++last;
+    if (last == first) continue;
+    runs->push_back(PageRun{block.range, first, last - first});
+    first = last;
+  }
+}
+
+void Heap::State::release(Reservation* block) {
+  std::vector<PageRun> runs;
+  list_runs(*block, 0, block->committed, true, &runs);
+  for (const PageRun& run : runs) device.check(reservable().unmap(run), "page_unmap");
+  const Status status = reservable().release(block->range);
+  std::unique_ptr<Reservation> gone;
   {
     const std::lock_guard<ShortLock> guard(lock);
-    account.release_locked(0, 0);
+    const std::uint64_t bytes = block->committed;
+    if (block->asleep) {
+      asleep -= bytes;
+      --reserved_asleep;
+      if (block->contents != nullptr) asleep_contents -= bytes;
+      block->account->release_asleep_locked(bytes, bytes);
+    } else {
+      live -= bytes;
+      block->account->release_locked(bytes, bytes);
+    }
+    const auto found = std::find_if(reservations.begin(), reservations.end(),
+                                    [&](const auto& known) { return known.get() == block; });
+    gone = std::move(*found);
+    reservations.erase(found);
+    count_held();
   }
   device.check(status, "range_release");
 }
 
 // ---- the block -----------------------------------------------------------------------------
 
+namespace {
+/// It neither sleeps nor is let go while it changes its size.
+struct Resizing {
+  explicit Resizing(Reservation* block) noexcept : held(*block), before(held.resizing) {
+    held.resizing = true;
+  }
+  ~Resizing() { held.resizing = before; }
+  Resizing(const Resizing&) = delete;
+  Resizing& operator=(const Resizing&) = delete;
+  Reservation& held;
+  const bool before;
+};
+}  // namespace
+
 ReservedBlock::ReservedBlock(Heap& heap, std::uint64_t capacity, Account& account,
                              Lifetime lifetime)
-    : heap_(heap), account_(account), lifetime_(lifetime), fork_(fork_generation()) {
+    : heap_(heap), fork_(fork_generation()) {
   if (capacity == 0 || capacity > kMaximumBytes) {
     throw Error(ErrorKind::kValue, "reserve: max_bytes is " + std::to_string(capacity) +
                                        "; give 1 up to " + std::to_string(kMaximumBytes));
@@ -90,10 +154,8 @@ ReservedBlock::ReservedBlock(Heap& heap, std::uint64_t capacity, Account& accoun
   }
   const BlockingScope scope;
   const std::lock_guard<std::recursive_mutex> growing(s.growth);
-  s.reserved_blocks.reserve(s.reserved_blocks.size() + 1);
-  range_ = s.reserve_block(capacity, account);
-  const std::lock_guard<ShortLock> guard(s.lock);
-  s.reserved_blocks.push_back(this);
+  held_ = s.reserve(capacity, account, lifetime);
+  range_ = held_->range;
 }
 
 ReservedBlock::~ReservedBlock() {
@@ -103,16 +165,21 @@ ReservedBlock::~ReservedBlock() {
     const BlockingScope scope;
     Heap::State& s = *heap_.state_;
     const std::lock_guard<std::recursive_mutex> growing(s.growth);
-    {
-      const std::lock_guard<ShortLock> guard(s.lock);
-      s.reserved_blocks.erase(std::find(s.reserved_blocks.begin(), s.reserved_blocks.end(), this));
-    }
+    held_->abandoned = true;
+    // Whoever moves it ends it; all work was waited for.
+    if (held_->moving) return;
     wait_for_uses();
-    if (committed() != 0) s.shrink_block(range_, committed(), 0, account_);
-    s.release_block(range_, account_);
+    s.release(held_);
   } catch (const std::exception& error) {
     log(LogLevel::kError, std::string("reserved block: the memory is kept: ") + error.what());
   }
+}
+
+void ReservedBlock::require_awake(const char* action) const {
+  if (!is_asleep()) return;
+  throw Error(ErrorKind::kValue, std::string(action) + ": the reserved block of " +
+                                     account().path() +
+                                     " is asleep; call nbx.memory.wake() for its tag first");
 }
 
 std::uint64_t ReservedBlock::commit(std::uint64_t bytes) {
@@ -123,7 +190,7 @@ std::uint64_t ReservedBlock::commit(std::uint64_t bytes) {
   }
   if (bytes <= committed()) return committed();
   grow(bytes);
-  heap_.relieve(account_);
+  heap_.relieve(account());
   return committed();
 }
 
@@ -131,13 +198,10 @@ void ReservedBlock::grow(std::uint64_t bytes) {
   Heap::State& s = *heap_.state_;
   const BlockingScope scope;
   const std::lock_guard<std::recursive_mutex> growing(s.growth);
+  require_awake("commit");
+  const Resizing resizing(held_);
   // A reclaimer that runs inside may shrink or grow this block: until nothing is missing.
-  while (bytes > committed()) {
-    const std::uint64_t from = committed();
-    const std::uint64_t to = round_up(bytes, granule());
-    s.grow_block(range_, from, to, account_, lifetime_);
-    committed_.store(to, std::memory_order_release);
-  }
+  while (bytes > committed()) s.grow(held_, round_up(bytes, granule()));
 }
 
 std::uint64_t ReservedBlock::decommit(std::uint64_t keep) {
@@ -148,18 +212,21 @@ std::uint64_t ReservedBlock::decommit(std::uint64_t keep) {
   std::uint64_t last = round_up(std::min(keep, before), granule());
   // A large page is one piece of memory.
   while (last < before && (*range_)[last / granule()].place != 0) last += granule();
+  if (last == before && keep >= before) return last;
+  require_awake("decommit");
+  const Resizing resizing(held_);
   {
     // Whoever opens a view from here on finds the bytes gone.
     const std::lock_guard<ShortLock> guard(lock_);
     check_views(keep);
-    committed_.store(last, std::memory_order_release);
+    held_->committed.store(last, std::memory_order_release);
   }
   if (last == before) return last;
   try {
     wait_for_uses();
-    s.shrink_block(range_, before, last, account_);
+    s.shrink(held_, before);
   } catch (...) {
-    committed_.store(before, std::memory_order_release);
+    held_->committed.store(before, std::memory_order_release);
     throw;
   }
   return last;

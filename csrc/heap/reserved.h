@@ -15,6 +15,19 @@
 
 namespace nbx {
 
+/// What the heap keeps of a reserved block. Changed with the heap's `growth` held.
+struct Reservation {
+  PageRange* range = nullptr;
+  Account* account = nullptr;
+  Lifetime lifetime = Lifetime::kTransient;
+  std::atomic<std::uint64_t> committed{0};  // bytes
+  std::unique_ptr<std::byte[]> contents;    // while it sleeps; null: dropped
+  std::atomic<bool> asleep{false};
+  bool moving = false;     // on its way to sleep or from it
+  bool resizing = false;   // grows or shrinks: it does not go to sleep meanwhile
+  bool abandoned = false;  // its owner is gone
+};
+
 /// A range of addresses, the first `committed` bytes of which have memory. It never moves, so that
 /// what lies in it stays valid while it grows. The heap outlives it.
 class ReservedBlock {
@@ -29,9 +42,13 @@ class ReservedBlock {
   [[nodiscard]] std::uint64_t capacity() const noexcept { return range_->bytes(); }
   [[nodiscard]] std::uint64_t granule() const noexcept { return range_->granule(); }
   [[nodiscard]] std::uint64_t committed() const noexcept {
-    return committed_.load(std::memory_order_acquire);
+    return held_->committed.load(std::memory_order_acquire);
   }
-  [[nodiscard]] Account& account() const noexcept { return account_; }
+  /// It sleeps with its account (Heap::sleep): nothing may use it, and its size stays.
+  [[nodiscard]] bool is_asleep() const noexcept {
+    return held_->asleep.load(std::memory_order_acquire);
+  }
+  [[nodiscard]] Account& account() const noexcept { return *held_->account; }
   [[nodiscard]] std::uint64_t views() const noexcept;
 
   /// Memory under at least the first `bytes` bytes, by whole pages, admitted by the account; what
@@ -55,15 +72,14 @@ class ReservedBlock {
     std::uint64_t bytes;
   };
   void grow(std::uint64_t bytes);
+  void require_awake(const char* action) const;
   void check_views(std::uint64_t keep) const;
   void wait_for_uses();
 
   Heap& heap_;
-  Account& account_;
-  Lifetime lifetime_;
+  Reservation* held_ = nullptr;
   PageRange* range_ = nullptr;
-  std::uint32_t fork_;  // generation of the process that it belongs to
-  std::atomic<std::uint64_t> committed_{0};
+  std::uint32_t fork_;      // generation of the process that it belongs to
   mutable ShortLock lock_;  // of what follows
   std::vector<View> views_;
   std::vector<BlockUse> uses_;  // of views that are gone, the newest of each stream

@@ -22,9 +22,9 @@ std::unordered_map<std::uint32_t, Account*> by_id(Account& tag) {
 // ---- whom it concerns ----------------------------------------------------------------------
 
 /// From here on every use of the blocks is refused, and every free waits for the end.
-Heap::State::Blocks Heap::State::doze(Account& tag) {
+Heap::State::Nap Heap::State::doze(Account& tag) {
   const std::unordered_map<std::uint32_t, Account*> accounts = by_id(tag);
-  Blocks blocks;
+  Nap nap;
   std::unordered_map<std::uint32_t, Sleeper> fresh;
   const std::lock_guard<ShortLock> guard(lock);
   for (const Segment& segment : space.segments()) {
@@ -39,218 +39,150 @@ Heap::State::Blocks Heap::State::doze(Account& tag) {
                                            account->second->path() +
                                            "; release the graph, or sleep a tag without them");
       }
-      blocks.push_back(id);
+      nap.blocks.push_back(id);
       Sleeper& sleeper = fresh[id];
       sleeper.account = account->second;
       sleeper.steady = space.has_large_handle(id);
     }
   }
+  for (const auto& block : reservations) {
+    const bool busy = block->asleep || block->resizing || block->abandoned;
+    if (busy || block->committed == 0 || accounts.count(block->account->id()) == 0) continue;
+    nap.reserved.push_back(block.get());
+  }
   sleepers.reserve(sleepers.size() + fresh.size());
   sleepers.merge(fresh);
   sleeping.store(sleepers.size(), std::memory_order_relaxed);
-  for (const std::uint32_t id : blocks) space.record(id).state = BlockState::kAsleep;
-  return blocks;
+  for (const std::uint32_t id : nap.blocks) space.record(id).state = BlockState::kAsleep;
+  for (Reservation* block : nap.reserved) {
+    block->moving = true;
+    block->asleep.store(true, std::memory_order_release);
+  }
+  return nap;
 }
 
-Heap::State::Blocks Heap::State::stir(Account& tag) {
+Heap::State::Nap Heap::State::stir(Account& tag) {
   const std::unordered_map<std::uint32_t, Account*> accounts = by_id(tag);
-  Blocks blocks;
+  Nap nap;
   const std::lock_guard<ShortLock> guard(lock);
-  blocks.reserve(sleepers.size());
+  nap.blocks.reserve(sleepers.size());
+  nap.reserved.reserve(reservations.size());
+  for (const auto& block : reservations) {
+    if (!block->asleep || block->moving || accounts.count(block->account->id()) == 0) continue;
+    block->moving = true;
+    nap.reserved.push_back(block.get());
+  }
   for (auto& [id, sleeper] : sleepers) {
     if (sleeper.moving || sleeper.freed || accounts.count(sleeper.account->id()) == 0) continue;
     sleeper.moving = true;
-    blocks.push_back(id);
+    nap.blocks.push_back(id);
   }
-  std::sort(blocks.begin(), blocks.end(), [&](std::uint32_t a, std::uint32_t b) {
+  std::sort(nap.blocks.begin(), nap.blocks.end(), [&](std::uint32_t a, std::uint32_t b) {
     return space.record(a).address < space.record(b).address;
   });
-  return blocks;
+  return nap;
 }
 
-// ---- contents ------------------------------------------------------------------------------
-
-/// Waits for the copies; when the stream cannot be waited for, the device is. `over`: they are.
-Status Heap::State::drain_copies(bool* over) noexcept {
-  driver_calls.fetch_add(1, std::memory_order_relaxed);
-  const Status status = primitives.stream_synchronize(device.ordinal(), 0);
-  *over = status == kSuccess || primitives.synchronize(device.ordinal()) == kSuccess;
-  return status;
-}
-
-std::uint64_t Heap::State::copy_out(const Blocks& blocks) {
-  std::uint64_t total = 0;
-  Status status = kSuccess;
-  bool room = true;
-  for (const std::uint32_t id : blocks) {
-    // The record is ours: nobody frees or changes a block on its way.
-    const BlockRecord& record = space.record(id);
-    std::unique_ptr<std::byte[]> contents(new (std::nothrow) std::byte[record.bytes]);
-    room = contents != nullptr;
-    if (!room) break;
-    driver_calls.fetch_add(1, std::memory_order_relaxed);
-    status = primitives.copy(device.ordinal(), reinterpret_cast<DeviceAddress>(contents.get()),
-                             record.address, record.bytes, CopyKind::kDeviceToHost, 0);
-    if (status != kSuccess) break;
-    total += record.bytes;
-    const std::lock_guard<ShortLock> guard(lock);
-    sleepers[id].contents = std::move(contents);
+std::vector<Heap::State::Charge> Heap::State::charges_of(const Nap& nap) {
+  std::vector<Charge> charges;
+  charges.reserve(nap.size());
+  const std::lock_guard<ShortLock> guard(lock);
+  for (const std::uint32_t id : nap.blocks) {
+    charges.push_back(Charge{sleepers[id].account, granted_of(space.record(id))});
   }
-  // Also after a failure: what was queued writes to the contents.
-  bool over = true;
-  const Status waited = drain_copies(&over);
-  if (!over) {
-    // They may be written to at any time, so nobody can have that host memory again.
-    for (const std::uint32_t id : blocks) static_cast<void>(sleepers[id].contents.release());
+  for (const Reservation* block : nap.reserved) {
+    charges.push_back(Charge{block->account, block->committed});
   }
-  device.check(status, "copy");
-  device.check(waited, "stream_synchronize");
-  if (room) return total;
-  throw Error(ErrorKind::kOutOfMemory,
-              "sleep: the host has no memory for the contents; sleep without keeping them, or a "
-              "smaller tag at a time");
-}
-
-std::uint64_t Heap::State::copy_in(const Blocks& blocks) {
-  std::uint64_t total = 0;
-  Status status = kSuccess;
-  for (const std::uint32_t id : blocks) {
-    const BlockRecord& record = space.record(id);
-    const std::byte* contents = sleepers[id].contents.get();
-    if (contents == nullptr) continue;
-    driver_calls.fetch_add(1, std::memory_order_relaxed);
-    status =
-        primitives.copy(device.ordinal(), record.address, reinterpret_cast<DeviceAddress>(contents),
-                        record.bytes, CopyKind::kHostToDevice, 0);
-    if (status != kSuccess) break;
-    total += record.bytes;
-  }
-  bool over = true;
-  const Status waited = drain_copies(&over);
-  device.check(status, "copy");
-  device.check(waited, "stream_synchronize");
-  return total;
-}
-
-// ---- pages ---------------------------------------------------------------------------------
-
-/// Gives the pages under the blocks to the driver and returns their bytes. When that fails it
-/// throws; `away` says how the blocks are then.
-std::uint64_t Heap::State::put_away(const Blocks& blocks, bool* away) {
-  std::vector<PageRun> runs;
-  std::vector<std::uint32_t> holes;
-  std::uint64_t banked = 0;
-  {
-    const std::lock_guard<ShortLock> guard(lock);
-    space.take_dormant(&runs, &holes);
-    banked = pages->banked_bytes();
-  }
-  std::size_t gone = 0;
-  std::uint64_t bytes = 0;
-  Status status = kSuccess;
-  const char* call = "page_unmap";
-  for (const PageRun& run : runs) {
-    status = pages->unmap(run);
-    if (status != kSuccess) break;
-    ++gone;
-    bytes += run.count * pages->granule();
-  }
-  if (status == kSuccess) {
-    call = "page_release";
-    status = pages->empty_bank(banked);
-  }
-  runs.resize(gone);
-  *away = status == kSuccess || !take_back(blocks, runs);
-  {
-    const std::lock_guard<ShortLock> guard(lock);
-    for (const std::uint32_t hole : holes) space.scatter(hole);
-  }
-  if (status == kSuccess) return bytes;
-  try {
-    device.check(status, call);
-  } catch (const Error& error) {
-    if (!*away) throw;
-    throw Error(error.kind(), std::string(error.what()) +
-                                  "; the memory could not be taken back either, so the blocks are "
-                                  "asleep: wake them");
-  }
-  return 0;
-}
-
-/// Undoes the first half of a sleep, from the bank; false if that is not possible.
-bool Heap::State::take_back(const Blocks& blocks, const std::vector<PageRun>& runs) {
-  try {
-    if (!runs.empty() && pages->fill(runs, {}, Lifetime::kTransient).status != kSuccess) {
-      return false;
-    }
-    copy_in(blocks);
-    return true;
-  } catch (const std::exception& error) {
-    log(LogLevel::kError, std::string("sleep: ") + error.what());
-    return false;
-  }
+  return charges;
 }
 
 // ---- books ---------------------------------------------------------------------------------
 
 /// The blocks' way to sleep ends.
-void Heap::State::lay_down(const Blocks& blocks) noexcept {
-  const std::lock_guard<ShortLock> guard(lock);
-  for (const std::uint32_t id : blocks) {
-    Sleeper& sleeper = sleepers[id];
-    const std::uint64_t bytes = granted_of(space.record(id));
-    sleeper.moving = false;
-    sleeper.account->sleep_locked(bytes);
-    live -= bytes;
-    --live_blocks;
-    asleep += bytes;
-    if (sleeper.contents != nullptr) asleep_contents += bytes;
+void Heap::State::lay_down(const Nap& nap) noexcept {
+  {
+    const std::lock_guard<ShortLock> guard(lock);
+    for (const std::uint32_t id : nap.blocks) {
+      Sleeper& sleeper = sleepers[id];
+      const std::uint64_t bytes = granted_of(space.record(id));
+      sleeper.moving = false;
+      sleeper.account->sleep_locked(bytes);
+      live -= bytes;
+      --live_blocks;
+      asleep += bytes;
+      if (sleeper.contents != nullptr) asleep_contents += bytes;
+    }
+    for (const Reservation* block : nap.reserved) {
+      const std::uint64_t bytes = block->committed;
+      block->account->sleep_locked(bytes);
+      live -= bytes;
+      asleep += bytes;
+      ++reserved_asleep;
+      if (block->contents != nullptr) asleep_contents += bytes;
+    }
+    bury();
   }
-  bury();
+  end_moves(nap);
 }
 
 /// The blocks are awake. `counted`: they were asleep in the books, and their accounts have admitted
-/// them.
-void Heap::State::get_up(const Blocks& blocks, bool counted, Contents* dropped) noexcept {
-  const std::lock_guard<ShortLock> guard(lock);
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const auto found = sleepers.find(blocks[i]);
-    Sleeper sleeper = std::move(found->second);
-    sleepers.erase(found);
-    BlockRecord& record = space.record(blocks[i]);
-    const std::uint64_t bytes = granted_of(record);
-    record.state = BlockState::kLive;
-    if (counted) {
-      asleep -= bytes;
-      if (sleeper.contents != nullptr) asleep_contents -= bytes;
-      live += bytes;
-      ++live_blocks;
-    }
-    if (sleeper.freed) {
-      --freed_sleepers;
-      try {
-        // All work on it was waited for.
-        record.ticket = 0;
-        std::vector<BlockUse> uses;
-        for (const CaptureId capture : sleeper.captures) uses.push_back(BlockUse{capture, 0});
-        static_cast<void>(space.give(blocks[i], uses.data(), uses.size()));
-        sleeper.account->release_locked(sleeper.requested, bytes);
-        live -= bytes;
-        --live_blocks;
-      } catch (const std::exception& error) {
-        log(LogLevel::kError, std::string("free: the block is kept: ") + error.what());
+/// them. `dropped` has room for the contents of all, which go without the lock.
+void Heap::State::get_up(const Nap& nap, bool counted, Contents* dropped) noexcept {
+  {
+    const std::lock_guard<ShortLock> guard(lock);
+    for (const std::uint32_t id : nap.blocks) {
+      const auto found = sleepers.find(id);
+      Sleeper sleeper = std::move(found->second);
+      sleepers.erase(found);
+      BlockRecord& record = space.record(id);
+      const std::uint64_t bytes = granted_of(record);
+      record.state = BlockState::kLive;
+      if (counted) {
+        asleep -= bytes;
+        if (sleeper.contents != nullptr) asleep_contents -= bytes;
+        live += bytes;
+        ++live_blocks;
       }
+      if (sleeper.freed) {
+        --freed_sleepers;
+        try {
+          // All work on it was waited for.
+          record.ticket = 0;
+          std::vector<BlockUse> uses;
+          for (const CaptureId capture : sleeper.captures) uses.push_back(BlockUse{capture, 0});
+          static_cast<void>(space.give(id, uses.data(), uses.size()));
+          sleeper.account->release_locked(sleeper.requested, bytes);
+          live -= bytes;
+          --live_blocks;
+        } catch (const std::exception& error) {
+          log(LogLevel::kError, std::string("free: the block is kept: ") + error.what());
+        }
+      }
+      if (dropped->size() < dropped->capacity()) dropped->push_back(std::move(sleeper.contents));
     }
-    (*dropped)[i] = std::move(sleeper.contents);
+    for (Reservation* block : nap.reserved) {
+      const std::uint64_t bytes = block->committed;
+      if (counted) {
+        asleep -= bytes;
+        --reserved_asleep;
+        if (block->contents != nullptr) asleep_contents -= bytes;
+        live += bytes;
+      }
+      if (dropped->size() < dropped->capacity()) dropped->push_back(std::move(block->contents));
+    block->contents.reset();
+      block->asleep.store(false, std::memory_order_release);
+    }
+    note_live(live);
+    sleeping.store(sleepers.size(), std::memory_order_relaxed);
+    count_held();
   }
-  note_live(live);
-  sleeping.store(sleepers.size(), std::memory_order_relaxed);
-  count_held();
+  end_moves(nap);
 }
 
-/// The blocks were to wake and sleep on; memory that was put under them goes again.
-void Heap::State::lie_on(const Blocks& blocks, const std::vector<PageRun>& runs,
-                         bool admitted) noexcept {
+/// The blocks were to wake and sleep on; memory that was put under them goes again. `admitted`:
+/// what their accounts have counted.
+void Heap::State::lie_on(const Nap& nap, const std::vector<PageRun>& runs,
+                         const std::vector<Charge>& admitted) noexcept {
   for (const PageRun& run : runs) {
     Status status = kSuccess;
     try {
@@ -261,15 +193,28 @@ void Heap::State::lie_on(const Blocks& blocks, const std::vector<PageRun>& runs,
       log(LogLevel::kError, std::string("wake: ") + error.what());
     }
     const std::lock_guard<ShortLock> guard(lock);
-    space.stir(run);
+    if (!space.is_reserved(*run.range)) space.stir(run);
   }
-  const std::lock_guard<ShortLock> guard(lock);
-  for (const std::uint32_t id : blocks) {
-    Sleeper& sleeper = sleepers[id];
-    sleeper.moving = false;
-    if (admitted) sleeper.account->sleep_locked(granted_of(space.record(id)));
+  {
+    const std::lock_guard<ShortLock> guard(lock);
+    for (const std::uint32_t id : nap.blocks) sleepers[id].moving = false;
+    for (const Charge& charge : admitted) charge.account->sleep_locked(charge.bytes);
+    bury();
   }
-  bury();
+  end_moves(nap);
+}
+
+/// Reserved blocks whose owners went meanwhile go too.
+void Heap::State::end_moves(const Nap& nap) noexcept {
+  for (Reservation* block : nap.reserved) {
+    block->moving = false;
+    if (!block->abandoned) continue;
+    try {
+      release(block);
+    } catch (const std::exception& error) {
+      log(LogLevel::kError, std::string("reserved block: the memory is kept: ") + error.what());
+    }
+  }
 }
 
 /// Ends what was freed in its sleep; the lock is held.
@@ -307,6 +252,13 @@ void Heap::State::count_held() noexcept {
   for (const auto& [id, sleeper] : sleepers) {
     if (!sleeper.moving) asleep_held += space.mapped_bytes(id);
   }
+  for (const auto& block : reservations) {
+    if (!block->asleep || block->moving) continue;
+    const std::uint64_t page = block->range->granule();
+    for (std::uint64_t i = 0; i < block->committed / page; ++i) {
+      if (block->range->mapped(i)) asleep_held += page;
+    }
+  }
 }
 
 bool Heap::State::free_asleep(const Block& block, std::uint64_t requested, const BlockUse* uses,
@@ -333,17 +285,19 @@ bool Heap::State::free_asleep(const Block& block, std::uint64_t requested, const
   return true;
 }
 
+namespace {
 /// Admits all of them, or returns the account that refused one; the lock is held.
-Account* Heap::State::admit_all(const Blocks& blocks) noexcept {
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    Account* refused =
-        sleepers[blocks[i]].account->wake_locked(granted_of(space.record(blocks[i])));
+template <class Charges>
+Account* admit_all(const Charges& charges) noexcept {
+  for (std::size_t i = 0; i < charges.size(); ++i) {
+    Account* refused = charges[i].account->wake_locked(charges[i].bytes);
     if (refused == nullptr) continue;
-    while (i-- > 0) sleepers[blocks[i]].account->sleep_locked(granted_of(space.record(blocks[i])));
+    while (i-- > 0) charges[i].account->sleep_locked(charges[i].bytes);
     return refused;
   }
   return nullptr;
 }
+}  // namespace
 
 // ---- the two transactions ------------------------------------------------------------------
 
@@ -358,80 +312,75 @@ SleepReport Heap::sleep(Account& tag, bool keep) {
   const BlockingScope scope;
   const std::lock_guard<std::recursive_mutex> growing(s.growth);
   SleepReport report;
-  State::Blocks blocks;
+  State::Nap nap;
   {
     // Nobody frees one of them without the lock meanwhile.
     const State::Recall recall(s);
-    blocks = s.doze(tag);
+    nap = s.doze(tag);
   }
-  if (blocks.empty()) return report;
-  State::Contents dropped(blocks.size());
+  if (nap.size() == 0) return report;
+  State::Contents dropped;
   bool asleep = false;
   try {
+    dropped.reserve(nap.size());
+    for (const State::Charge& charge : s.charges_of(nap)) report.bytes += charge.bytes;
     s.driver_calls.fetch_add(1, std::memory_order_relaxed);
     s.device.check(s.primitives.synchronize(s.device.ordinal()), "synchronize");
     s.poll();
-    if (keep) report.contents = s.copy_out(blocks);
-    report.moved = s.put_away(blocks, &asleep);
+    if (keep) report.contents = s.copy_out(nap);
+    report.moved = s.put_away(nap, &asleep);
   } catch (...) {
     if (asleep) {
-      s.lay_down(blocks);
+      s.lay_down(nap);
     } else {
-      s.get_up(blocks, false, &dropped);
+      s.get_up(nap, false, &dropped);
     }
     throw;
   }
-  report.blocks = blocks.size();
-  for (const std::uint32_t id : blocks) report.bytes += s.granted_of(s.space.record(id));
-  s.lay_down(blocks);
+  report.blocks = nap.size();
+  s.lay_down(nap);
   Recorder::note_now(RecordedAction::kSleep, s.recorded, 0, report.bytes, kNoStream, tag.id(), 0);
   return report;
 }
 
 SleepReport Heap::wake(Account& tag) {
+  const SleepReport report = wake_blocks(tag);
+  relieve(tag);
+  return report;
+}
+
+SleepReport Heap::wake_blocks(Account& tag) {
   State& s = *state_;
   const BlockingScope scope;
   const std::lock_guard<std::recursive_mutex> growing(s.growth);
   SleepReport report;
-  const State::Blocks blocks = s.stir(tag);
-  if (blocks.empty()) return report;
+  const State::Nap nap = s.stir(tag);
+  if (nap.size() == 0) return report;
   std::vector<PageRun> runs;
   State::Contents dropped;
-  bool admitted = false;
+  std::vector<State::Charge> charges, admitted;
   try {
-    dropped.resize(blocks.size());
-    bool steady = false;
-    for (const std::uint32_t id : blocks) {
-      report.bytes += s.granted_of(s.space.record(id));
-      steady = steady || s.sleepers[id].steady;
-    }
-    const HeapRequest request{
-        report.bytes, report.bytes, 1,
-        kNoStream,    tag,          steady ? Lifetime::kSteady : Lifetime::kTransient};
-    s.admit(request, [&] { return s.admit_all(blocks); });
-    admitted = true;
-    runs = s.supply(request, [&] {
-      std::vector<PageRun> missing;
-      for (const std::uint32_t id : blocks) s.space.list_missing(id, &missing);
-      std::uint64_t dormant = 0;
-      for (const PageRun& run : missing) dormant += s.space.dormant_count(run);
-      s.space.ensure_scatter(dormant);
-      return missing;
-    });
-    report.contents = s.copy_in(blocks);
+    dropped.reserve(nap.size());
+    charges = s.charges_of(nap);
+    for (const State::Charge& charge : charges) report.bytes += charge.bytes;
+    const HeapRequest request{report.bytes, report.bytes, 1, kNoStream, tag, s.lifetime_of(nap)};
+    s.admit(request, [&] { return admit_all(charges); });
+    admitted.swap(charges);
+    runs = s.supply(request, [&] { return s.list_missing(nap); });
+    report.contents = s.copy_in(nap);
   } catch (...) {
-    s.lie_on(blocks, runs, admitted);
+    s.lie_on(nap, runs, admitted);
     throw;
   }
-  report.blocks = blocks.size();
+  report.blocks = nap.size();
   {
     const std::lock_guard<ShortLock> guard(s.lock);
     for (const PageRun& run : runs) {
       report.moved += run.count * s.pages->granule();
-      s.space.stir(run);
+      if (!s.space.is_reserved(*run.range)) s.space.stir(run);
     }
   }
-  s.get_up(blocks, true, &dropped);
+  s.get_up(nap, true, &dropped);
   Recorder::note_now(RecordedAction::kWake, s.recorded, 0, report.bytes, kNoStream, tag.id(), 0);
   return report;
 }
@@ -447,6 +396,12 @@ SleepReport Heap::sleeping(Account& tag) const {
     ++report.blocks;
     report.bytes += bytes;
     if (sleeper.contents != nullptr) report.contents += bytes;
+  }
+  for (const auto& block : s.reservations) {
+    if (!block->asleep || block->moving || accounts.count(block->account->id()) == 0) continue;
+    ++report.blocks;
+    report.bytes += block->committed;
+    if (block->contents != nullptr) report.contents += block->committed;
   }
   return report;
 }

@@ -180,6 +180,10 @@ class Space {
   void drop_asleep(std::uint32_t id);
   /// The run has memory again: what is dormant there is free.
   void stir(const PageRun& run);
+  /// True for a range that is no segment of this heap: a reserved block's.
+  [[nodiscard]] bool is_reserved(const PageRange& range) const noexcept {
+    return by_base_.find(range.base()) == by_base_.end();
+  }
   /// Makes calls of `scatter` and `stir` for this many blocks succeed.
   void ensure_scatter(std::uint64_t blocks) {
     records_.ensure(static_cast<std::uint32_t>(4 * blocks + 8));

@@ -11,6 +11,7 @@
 #include "heap/front.h"
 #include "heap/heap.h"
 #include "heap/refusal.h"
+#include "heap/reserved.h"
 #include "heap/slabs.h"
 #include "heap/space.h"
 
@@ -223,27 +224,48 @@ struct Heap::State {
   void admit(const HeapRequest& request, const std::function<Account*()>& admit);
 
   // Reserved blocks (reserved.cpp); `growth` is held.
-  std::vector<ReservedBlock*> reserved_blocks;  // all of them; changed with the lock held
-  [[nodiscard]] PageRange* reserve_block(std::uint64_t capacity, Account& account);
-  void grow_block(PageRange* range, std::uint64_t from, std::uint64_t to, Account& account,
-                  Lifetime lifetime);
-  void shrink_block(PageRange* range, std::uint64_t from, std::uint64_t to, Account& account);
-  void release_block(PageRange* range, Account& account);
+  [[nodiscard]] Reservation* reserve(std::uint64_t capacity, Account& account, Lifetime lifetime);
+  void grow(Reservation* block, std::uint64_t to);
+  void shrink(Reservation* block, std::uint64_t from);
+  void release(Reservation* block);
+  /// Adds the granules between two bytes of the block that have memory, or that have none.
+  static void list_runs(const Reservation& block, std::uint64_t from, std::uint64_t to, bool mapped,
+                        std::vector<PageRun>* runs);
 
-  // Sleep (sleep.cpp); `growth` is held.
+  // Sleep: books (sleep.cpp), contents and pages (naps.cpp); `growth` is held.
   using Blocks = std::vector<std::uint32_t>;
   using Contents = std::vector<std::unique_ptr<std::byte[]>>;
-  [[nodiscard]] Blocks doze(Account& tag);
-  [[nodiscard]] Blocks stir(Account& tag);
-  std::uint64_t copy_out(const Blocks& blocks);
-  std::uint64_t copy_in(const Blocks& blocks);
+  /// Blocks that go to sleep or wake together.
+  struct Nap {
+    Blocks blocks;
+    std::vector<Reservation*> reserved;
+    [[nodiscard]] std::size_t size() const noexcept { return blocks.size() + reserved.size(); }
+  };
+  struct Span {
+    DeviceAddress address;
+    std::uint64_t bytes;
+    std::unique_ptr<std::byte[]>* contents;
+  };
+  struct Charge {
+    Account* account;
+    std::uint64_t bytes;
+  };
+  [[nodiscard]] Nap doze(Account& tag);
+  [[nodiscard]] Nap stir(Account& tag);
+  [[nodiscard]] std::vector<Span> spans_of(const Nap& nap);
+  [[nodiscard]] std::vector<Charge> charges_of(const Nap& nap);
+  std::uint64_t copy_out(const Nap& nap);
+  std::uint64_t copy_in(const Nap& nap);
   Status drain_copies(bool* over) noexcept;
-  [[nodiscard]] std::uint64_t put_away(const Blocks& blocks, bool* away);
-  [[nodiscard]] bool take_back(const Blocks& blocks, const std::vector<PageRun>& runs);
-  [[nodiscard]] Account* admit_all(const Blocks& blocks) noexcept;
-  void lay_down(const Blocks& blocks) noexcept;
-  void get_up(const Blocks& blocks, bool counted, Contents* dropped) noexcept;
-  void lie_on(const Blocks& blocks, const std::vector<PageRun>& runs, bool admitted) noexcept;
+  [[nodiscard]] std::uint64_t put_away(const Nap& nap, bool* away);
+  [[nodiscard]] bool take_back(const Nap& nap, const std::vector<PageRun>& runs);
+  [[nodiscard]] std::vector<PageRun> list_missing(const Nap& nap);  // the lock is held
+  [[nodiscard]] Lifetime lifetime_of(const Nap& nap);
+  void lay_down(const Nap& nap) noexcept;
+  void get_up(const Nap& nap, bool counted, Contents* dropped) noexcept;
+  void lie_on(const Nap& nap, const std::vector<PageRun>& runs,
+              const std::vector<Charge>& admitted) noexcept;
+  void end_moves(const Nap& nap) noexcept;
   void bury() noexcept;
   void count_held() noexcept;
   /// From any thread, without `growth`: true if the block slept. Its pages are looked at later
@@ -294,9 +316,11 @@ struct Heap::State {
   std::uint64_t live = 0, live_blocks = 0, peak_live = 0;
   std::uint64_t peak_mapped = 0;
   std::uint64_t created = 0, stolen = 0, remaps = 0, waits = 0;
+  std::vector<std::unique_ptr<Reservation>> reservations;  // changed with the lock held
   std::unordered_map<std::uint32_t, Sleeper> sleepers;
   std::atomic<std::uint64_t> sleeping{0};  // blocks; read without the lock
   std::uint64_t asleep = 0, asleep_held = 0, asleep_contents = 0, freed_sleepers = 0;
+  std::uint64_t reserved_asleep = 0;  // reserved blocks
 };
 
 }  // namespace nbx

@@ -128,7 +128,8 @@ class Storage : public Counted<Storage> {
   /// The same, and naming the tag while the memory is asleep: nothing may use it then.
   void require_awake() const {
     require_current();
-    if (memory_->heap.is_asleep(block_)) [[unlikely]]
+    if (memory_->heap.is_asleep(block_) || (reserved_ != nullptr && reserved_->is_asleep()))
+        [[unlikely]]
       refuse_asleep();
   }
   /// Work on `stream` uses this memory: a later free waits for it, and so does host access.

@@ -45,6 +45,11 @@ class Reserved:
         return self._core.committed
 
     @property
+    def asleep(self) -> bool:
+        """Whether it sleeps with its tag: its tensors raise when used, and its size stays."""
+        return self._core.asleep
+
+    @property
     def granule(self) -> int:
         """Bytes of a page: what memory comes and goes in."""
         return self._core.granule

@@ -55,7 +55,8 @@ class Reserved : public ::testing::Test {
   void expect_identity() {
     const HeapStatistics s = heap.statistics();
     ASSERT_EQ(s.live, root.granted());
-    ASSERT_EQ(s.mapped, s.live + s.parked + s.pending);
+    ASSERT_EQ(s.asleep, root.statistics().asleep);
+    ASSERT_EQ(s.mapped, s.live + s.parked + s.pending + s.asleep_held);
     ASSERT_EQ(s.mapped, sim::books(0).used_bytes - used);
   }
   void expect_nothing_left() {
@@ -230,6 +231,218 @@ TEST_F(Reserved, EveryFailingCallLeavesWholeBooks) {
         block.reset();
         expect_nothing_left();
       }
+    }
+  }
+}
+
+// ---- sleep ---------------------------------------------------------------------------------
+
+TEST_F(Reserved, SleepsWithItsTagAndWakesAtItsAddress) {
+  auto block = reserve(64 * kMega);
+  auto empty = reserve(8 * kMega);
+  block->commit(6 * kMega);
+  fill(block->address(), 7, 6 * kMega);
+  const Block other = heap.allocate(kMega, 64, stream, kv);
+  fill(other.address, 5, kMega);
+  const SleepReport slept = heap.sleep(kv, true);
+  EXPECT_EQ(slept.blocks, 2u) << "what has no memory stays awake";
+  EXPECT_EQ(slept.bytes, 7 * kMega);
+  EXPECT_EQ(slept.contents, 7 * kMega);
+  EXPECT_EQ(slept.moved, 8 * kMega);
+  EXPECT_TRUE(block->is_asleep());
+  EXPECT_FALSE(empty->is_asleep());
+  EXPECT_EQ(block->committed(), 6 * kMega);
+  EXPECT_EQ(kv.granted(), 0u);
+  EXPECT_EQ(kv.statistics().asleep, 7 * kMega);
+  EXPECT_EQ(heap.statistics().asleep_blocks, 2u);
+  EXPECT_EQ(heap.statistics().asleep_contents, 7 * kMega);
+  EXPECT_EQ(heap.sleeping(kv).bytes, 7 * kMega);
+  EXPECT_EQ(heap.sleep(kv, true).blocks, 0u);
+  expect_identity();
+  EXPECT_EQ(heap.wake(kv).moved, 8 * kMega);
+  EXPECT_FALSE(block->is_asleep());
+  expect_words(block->address(), 7, 6 * kMega);
+  expect_words(other.address, 5, kMega);
+  expect_identity();
+  heap.free(other, kMega, kv, stream.id(), stream.submitted());
+  ASSERT_EQ(table.synchronize(0), kSuccess);
+  EXPECT_EQ(heap.sleep(root, false).contents, 0u);
+  EXPECT_EQ(heap.wake(root).blocks, 1u);
+  block.reset();
+  empty.reset();
+  expect_nothing_left();
+}
+
+TEST_F(Reserved, ItsSizeStaysWhileItSleeps) {
+  auto block = reserve(64 * kMega);
+  block->commit(4 * kMega);
+  fill(block->address(), 3, 4 * kMega);
+  heap.sleep(kv, true);
+  for (const bool more : {true, false}) {
+    try {
+      static_cast<void>(more ? block->commit(6 * kMega) : block->decommit(0));
+      FAIL() << "changed";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kValue);
+      EXPECT_NE(std::string(error.what()).find("sim:0/kv is asleep"), std::string::npos);
+    }
+  }
+  EXPECT_EQ(block->commit(3 * kMega), 4 * kMega) << "nothing to do";
+  EXPECT_EQ(block->decommit(9 * kMega), 4 * kMega);
+  heap.wake(kv);
+  expect_words(block->address(), 3, 4 * kMega);
+  EXPECT_EQ(block->commit(6 * kMega), 6 * kMega);
+  // A block that ends in its sleep is gone, with its copy.
+  heap.sleep(kv, true);
+  block.reset();
+  EXPECT_EQ(heap.sleeping(kv).blocks, 0u);
+  EXPECT_EQ(heap.statistics().asleep_contents, 0u);
+  expect_nothing_left();
+}
+
+TEST_F(Reserved, TheBudgetOfASleeperIsAskedForAgain) {
+  root.set_limit(8 * kMega);
+  auto block = reserve(64 * kMega, Lifetime::kSteady);
+  block->commit(6 * kMega);
+  fill(block->address(), 3, 6 * kMega);
+  heap.sleep(kv, true);
+  Block other = heap.allocate(4 * kMega, 64, stream, root);
+  EXPECT_THROW(heap.wake(kv), Error);
+  EXPECT_TRUE(block->is_asleep());
+  expect_identity();
+  // A reclaimer may wake the same tag, and end a block that wakes.
+  auto second = reserve(4 * kMega);
+  const std::uint64_t number = heap.add_reclaimer(1.0, [&](std::uint64_t) {
+    EXPECT_EQ(heap.wake(kv).blocks, 0u) << "on its way";
+    heap.free(other, 4 * kMega, root, stream.id(), stream.submitted());
+    return 4 * kMega;
+  });
+  EXPECT_EQ(heap.wake(kv).blocks, 1u);
+  heap.remove_reclaimer(number);
+  expect_words(block->address(), 3, 6 * kMega);
+  block.reset();
+  second.reset();
+  root.set_limit(kUnlimited);
+  expect_nothing_left();
+}
+
+TEST_F(Reserved, ABlockThatEndsOnItsWayIsLetGoAtTheEnd) {
+  for (const bool enough : {true, false}) {
+    auto block = reserve(64 * kMega);
+    block->commit(6 * kMega);
+    heap.sleep(kv, true);
+    Block other = heap.allocate(4 * kMega, 64, stream, root);
+    root.set_limit(8 * kMega);
+    const std::uint64_t number = heap.add_reclaimer(1.0, [&](std::uint64_t) -> std::uint64_t {
+      block.reset();
+      if (enough) heap.free(other, 4 * kMega, root, stream.id(), stream.submitted());
+      return enough ? 4 * kMega : 0;
+    });
+    if (enough) {
+      EXPECT_EQ(heap.wake(kv).blocks, 1u);
+    } else {
+      EXPECT_THROW(heap.wake(kv), Error);
+      heap.free(other, 4 * kMega, root, stream.id(), stream.submitted());
+    }
+    heap.remove_reclaimer(number);
+    root.set_limit(kUnlimited);
+    EXPECT_EQ(heap.wake(kv).blocks, 0u);
+    expect_nothing_left();
+  }
+}
+
+TEST_F(Reserved, ABlockThatGrowsStaysAwakeAndMayBeCutInside) {
+  root.set_limit(8 * kMega);
+  auto block = reserve(64 * kMega);
+  block->commit(4 * kMega);
+  fill(block->address(), 9, 4 * kMega);
+  auto spare = reserve(64 * kMega);
+  spare->commit(4 * kMega);
+  int asked = 0;
+  const std::uint64_t number = heap.add_reclaimer(1.0, [&](std::uint64_t) -> std::uint64_t {
+    if (asked++ == 0) {
+      EXPECT_EQ(heap.sleep(kv, false).blocks, 1u) << "the other one";
+      EXPECT_FALSE(block->is_asleep());
+      block->decommit(2 * kMega);
+    }
+    return 4 * kMega;
+  });
+  EXPECT_EQ(block->commit(8 * kMega), 8 * kMega);
+  heap.remove_reclaimer(number);
+  expect_words(block->address(), 9, 2 * kMega);
+  fill(block->address(), 4, 8 * kMega);
+  expect_words(block->address(), 4, 8 * kMega);
+  expect_identity();
+  block.reset();
+  spare.reset();
+  root.set_limit(kUnlimited);
+  expect_nothing_left();
+}
+
+TEST_F(Reserved, AFailureAtAnyCallLeavesItAsleepOrAwake) {
+  sim::Fault fault{Primitive::k_copy};
+  fault.status = Status{719};
+  fault.every_primitive = true;
+  int failed = 0;
+  const auto attempt = [&] {
+    auto block = reserve(64 * kMega);
+    auto steady = reserve(128 * kMega, Lifetime::kSteady);
+    block->commit(4 * kMega);
+    steady->commit(4 * kMega);
+    fill(block->address(), 11, 4 * kMega);
+    fill(steady->address(), 12, 4 * kMega);
+    const Block other = heap.allocate(3 * kMega, 64, stream, kv);
+    fill(other.address, 13, 3 * kMega);
+    ASSERT_EQ(table.synchronize(0), kSuccess);
+    sim::add_fault(0, fault);
+    for (int step = 0; step < 2; ++step) {
+      try {
+        static_cast<void>(step == 0 ? heap.sleep(kv, true) : heap.wake(kv));
+      } catch (const Error&) {
+        ++failed;
+      }
+      const std::uint64_t asleep = heap.sleeping(kv).blocks;
+      ASSERT_TRUE(asleep == 0 || asleep == 3) << asleep << " at call " << fault.first_call;
+      ASSERT_EQ(block->is_asleep(), asleep != 0);
+      ASSERT_EQ(steady->is_asleep(), asleep != 0);
+      expect_identity();
+    }
+    sim::clear_faults(0);
+    static_cast<void>(table.last_error(0));
+    ASSERT_EQ(table.synchronize(0), kSuccess);
+    heap.wake(kv);
+    expect_words(block->address(), 11, 4 * kMega);
+    expect_words(steady->address(), 12, 4 * kMega);
+    expect_words(other.address, 13, 3 * kMega);
+    // One of them ends while it may be asleep in part.
+    sim::add_fault(0, fault);
+    try {
+      heap.sleep(kv, false);
+    } catch (const Error&) {
+      ++failed;
+    }
+    sim::clear_faults(0);
+    static_cast<void>(table.last_error(0));
+    ASSERT_EQ(table.synchronize(0), kSuccess);
+    block.reset();
+    steady.reset();
+    heap.wake(kv);
+    heap.free(other, 3 * kMega, kv, stream.id(), stream.submitted());
+    ASSERT_EQ(table.synchronize(0), kSuccess);
+    expect_nothing_left();
+  };
+  for (fault.first_call = 1; fault.first_call <= 40 && !HasFatalFailure(); ++fault.first_call) {
+    attempt();
+  }
+  EXPECT_GT(failed, 15);
+  fault.every_primitive = false;
+  fault.call_count = 1000;
+  for (const Primitive primitive :
+       {Primitive::k_page_unmap, Primitive::k_page_release, Primitive::k_page_create,
+        Primitive::k_page_map, Primitive::k_page_access}) {
+    fault.primitive = primitive;
+    for (fault.first_call = 1; fault.first_call <= 4 && !HasFatalFailure(); ++fault.first_call) {
+      attempt();
     }
   }
 }

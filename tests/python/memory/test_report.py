@@ -52,7 +52,7 @@ def test_pages_count_once_an_account_and_once_above(rng: np.random.Generator) ->
             held[tag].append(nbx.empty((size,), dtype=nbx.uint8, device=DEVICE))
     nbx.synchronize(DEVICE)
     found = mapped()
-    below = {tag: sum((held[t] for t in tags if t.startswith(tag)), []) for tag in tags}
+    below = {tag: [x for t in tags if t.startswith(tag) for x in held[t]] for tag in tags}
     for tag in tags[:4]:
         assert found["device", tag] == len(pages_of(below[tag])) * PAGE, tag
     # Others may hold memory of the device that is not known here.

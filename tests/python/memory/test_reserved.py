@@ -92,3 +92,36 @@ def test_tensors_outlive_the_block_object(device: str) -> None:
     del block
     tensor.fill_(7)
     assert np.asarray(tensor.cpu()).tolist() == [7] * 100
+
+
+def test_it_sleeps_with_its_tag_at_its_address() -> None:
+    device = "sim:0"
+    memory.trim(device)
+    before = memory.allocated(device)
+    with memory.tag("reserved_test/sleep"):
+        block = memory.reserve(64 * MEGA, device)
+    block.commit(6 * MEGA)
+    values = np.arange(MEGA, dtype=np.float32)
+    tensor = block.tensor((MEGA,), "float32", offset=MEGA)
+    tensor.copy_(nbx.asarray(values, device=device))
+    address = tensor.data_ptr()
+    report = memory.sleep("reserved_test", device)
+    assert report == memory.SleepReport(1, 6 * MEGA, 6 * MEGA, 6 * MEGA)
+    assert block.asleep
+    assert memory.allocated(device) == before
+    for use in (lambda: tensor.cpu(), lambda: tensor.fill_(0), lambda: tensor[3:] + 1):
+        with pytest.raises(ValueError, match=r"sim:0/device/reserved_test/sleep is asleep.*wake"):
+            use()
+    with pytest.raises(ValueError, match=r"commit: the reserved block of .* is asleep"):
+        block.commit(8 * MEGA)
+    assert memory.wake("reserved_test", device).granted == 6 * MEGA
+    assert not block.asleep
+    assert tensor.data_ptr() == address
+    np.testing.assert_array_equal(np.asarray(tensor.cpu()), values)
+    # The block, and a tensor of it, go in their sleep.
+    memory.sleep("reserved_test", device)
+    del block
+    assert memory.sleeping("reserved_test", device).blocks == 1
+    del tensor
+    assert memory.sleeping("reserved_test", device).blocks == 0
+    assert memory.allocated(device) == before
