@@ -17,7 +17,7 @@ Account::Account(std::string name, Account* parent)
     : name_(std::move(name)),
       parent_(parent),
       root_(parent == nullptr ? this : parent->root_),
-      id_(parent == nullptr ? 1 : ++root_->ids_) {}
+      id_(parent == nullptr ? 1 : root_->next_id()) {}
 
 Account::~Account() {
   for (Lease* lease = leases_.load(std::memory_order_relaxed); lease != nullptr;) {
@@ -28,29 +28,6 @@ Account::~Account() {
 
 std::string Account::path() const {
   return parent_ == nullptr ? name_ : parent_->path() + "/" + name_;
-}
-
-Account& Account::child(const std::string& name) {
-  if (name.empty() || name.find('/') != std::string::npos) {
-    throw Error(ErrorKind::kValue, "account: the name '" + name +
-                                       "' is empty or holds a '/'; give one part of a path");
-  }
-  const std::lock_guard<std::mutex> guard(root_->structure_);
-  for (const auto& known : children_) {
-    if (known->name_ == name) return *known;
-  }
-  children_.push_back(std::make_unique<Account>(name, this));
-  return *children_.back();
-}
-
-Account* Account::find(std::uint32_t id) const {
-  std::vector<Account*> accounts;
-  const std::lock_guard<std::mutex> structure(root_->structure_);
-  collect(root_, &accounts);
-  for (Account* account : accounts) {
-    if (account->id_ == id) return account;
-  }
-  return nullptr;
 }
 
 // ---- counting ------------------------------------------------------------------------------
@@ -114,13 +91,13 @@ void Account::note_crossing() noexcept {
   set(root_->crossings_, get(root_->crossings_) + 1);
 }
 
-std::vector<Account*> Account::take_crossings() {
-  std::vector<Account*> accounts = root_->subtree();
+std::vector<AccountHold> Account::take_crossings() {
+  std::vector<AccountHold> accounts = root_->subtree();
   const std::lock_guard<ShortLock> guard(root_->lock_);
   accounts.erase(std::remove_if(accounts.begin(), accounts.end(),
-                                [](const Account* account) { return !account->crossed_; }),
+                                [](const AccountHold& account) { return !account->crossed_; }),
                  accounts.end());
-  for (Account* account : accounts) account->crossed_ = false;
+  for (const AccountHold& account : accounts) account->crossed_ = false;
   set(root_->crossings_, get(root_->crossings_) - accounts.size());
   return accounts;
 }
@@ -316,19 +293,6 @@ void Account::reset_peak() {
 }
 
 // ---- figures -------------------------------------------------------------------------------
-
-template <class Node>
-void Account::collect(Node* account, std::vector<Node*>* accounts) {
-  accounts->push_back(account);
-  for (const auto& below : account->children_) collect<Node>(below.get(), accounts);
-}
-
-std::vector<Account*> Account::subtree() {
-  std::vector<Account*> accounts;
-  const std::lock_guard<std::mutex> structure(root_->structure_);
-  collect(this, &accounts);
-  return accounts;
-}
 
 bool Account::contains(const Account& other) const noexcept {
   const Account* account = &other;

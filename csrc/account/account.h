@@ -3,9 +3,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "account/lease.h"
@@ -40,6 +44,10 @@ struct PeakFigures {
   std::uint64_t error = 0;
 };
 
+class AccountHold;
+
+/// Lives until a `prune` finds that nobody needs it: it counts no object, has no limit, no peak
+/// scope, no child, and no hold. So a reference to it is good while one of these is there.
 class Account {
  public:
   Account(std::string name, Account* parent);
@@ -50,13 +58,30 @@ class Account {
   [[nodiscard]] Account* parent() const noexcept { return parent_; }
   [[nodiscard]] const Account& root() const noexcept { return *root_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// Its number in the tree, from 1 for the root on.
+  /// Its number in the tree, from 1 for the root on. Of an account that was pruned it is not given
+  /// again before `kPrunedNames` others were.
   [[nodiscard]] std::uint32_t id() const noexcept { return id_; }
   [[nodiscard]] std::string path() const;
-  /// The account of this number in the same tree; null if there is none.
-  [[nodiscard]] Account* find(std::uint32_t id) const;
-  /// The child of this name, created on first use; names hold no '/' and are not empty.
+  /// The child of this name, created on first use; names hold no '/' and are not empty. For an
+  /// account that stays in use: nothing keeps it from a `prune`.
   [[nodiscard]] Account& child(const std::string& name);
+
+  // ---- accounts that come and go (tree.cpp) ----------------------------------------------------
+  static constexpr std::size_t kPrunedNames = std::size_t{1} << 14;
+  void hold() const noexcept { holds_.fetch_add(1, std::memory_order_relaxed); }
+  void drop() const noexcept { holds_.fetch_sub(1, std::memory_order_release); }
+  /// The account that these names lead to, made on first use. Accounts that are in the way of
+  /// many new ones are pruned first. `version`: for `hold_again`.
+  [[nodiscard]] AccountHold descend(const std::vector<std::string>& names,
+                                    std::uint64_t* version = nullptr);
+  /// Holds an account of this tree that was held at `version`; false if it may be gone.
+  [[nodiscard]] bool hold_again(const Account* account, std::uint64_t version) const noexcept;
+  /// Ends the accounts below this one that nobody needs; returns how many.
+  std::size_t prune();
+  /// (id, path) of pruned accounts, the newest last.
+  [[nodiscard]] std::vector<std::pair<std::uint32_t, std::string>> pruned() const;
+  /// This account and its descendants.
+  [[nodiscard]] std::vector<AccountHold> subtree();
 
   /// Adds to this account and all above it, or to none: returns the account whose limit refused,
   /// null when admitted. What threads have leased is taken back before anything is refused. Called
@@ -84,7 +109,7 @@ class Account {
   /// True while an account of the tree has gone above its soft limit and nobody has looked at it.
   [[nodiscard]] bool has_crossings() const noexcept { return get(root_->crossings_) != 0; }
   /// Those accounts, which count as looked at from here on. Throws std::bad_alloc.
-  [[nodiscard]] std::vector<Account*> take_crossings();
+  [[nodiscard]] std::vector<AccountHold> take_crossings();
   /// Bytes above the soft limit; takes all leases back, so that it is exact.
   [[nodiscard]] std::uint64_t soft_excess() noexcept;
 
@@ -150,9 +175,6 @@ class Account {
     release_locked(requested, 0);
   }
 
-  /// This account and its descendants.
-  [[nodiscard]] std::vector<Account*> subtree();
-
   // ---- leases: bytes counted ahead for one thread
   // ------------------------------------------------
   /// A lease for the calling thread, to be renewed; lives as long as the tree. Throws
@@ -208,6 +230,7 @@ class Account {
  private:
   using Counter = std::atomic<std::uint64_t>;
   struct PeakScope;
+  static constexpr std::size_t kFewChildren = 128;  // are not looked through for what may go
 
   [[nodiscard]] static std::uint64_t get(const Counter& counter) noexcept {
     return counter.load(std::memory_order_relaxed);
@@ -262,17 +285,33 @@ class Account {
   [[nodiscard]] Lease* begin_recall() noexcept;
   [[nodiscard]] bool contains(const Account& other) const noexcept;
   template <class Node>
-  static void collect(Node* account, std::vector<Node*>* accounts);
+  static void collect(Node* account, std::vector<Node*>* accounts) {
+    accounts->push_back(account);
+    for (const auto& below : account->children_) collect<Node>(below.get(), accounts);
+  }
   [[nodiscard]] AccountStatistics figures() const;  // with the tree's lock held; no path
+  // With `structure_` held.
+  [[nodiscard]] Account& open(const std::string& name);
+  [[nodiscard]] std::uint32_t next_id();
+  std::size_t prune_structure();
+  void sweep(std::vector<std::unique_ptr<Account>>* gone) noexcept;
+  [[nodiscard]] bool is_needed() const noexcept;
 
   std::string name_;
   Account* parent_;
   Account* root_;
   std::uint32_t id_;
-  std::uint32_t ids_ = 1;  // the root's: given out so far
-  ShortLock lock_;         // the root's guards the figures of the whole tree
-  std::mutex structure_;   // the root's guards the lists of children
-  std::vector<std::unique_ptr<Account>> children_;
+  ShortLock lock_;        // the root's guards the figures of the whole tree
+  std::mutex structure_;  // the root's guards what follows
+  std::vector<std::unique_ptr<Account>> children_;  // in order of creation
+  std::unordered_map<std::string_view, Account*> by_name_;
+  std::size_t prune_at_ = kFewChildren;
+  // Of the root: numbers given out, and of accounts that are gone.
+  std::uint32_t ids_ = 1;
+  std::uint64_t version_ = 0;  // goes up when accounts end
+  std::deque<std::pair<std::uint32_t, std::string>> pruned_;
+
+  mutable std::atomic<std::uint32_t> holds_{0};
   // Written under the lock only; atomic so that single figures can be read without it.
   Counter requested_{0}, granted_{0}, peak_requested_{0}, peak_granted_{0};
   Counter objects_{0}, asleep_{0}, limit_{kUnlimited}, soft_limit_{kUnlimited};
@@ -286,6 +325,32 @@ class Account {
   std::atomic<Lease*> leases_{nullptr};
   std::uint32_t recalls_ = 0;
   std::uint64_t next_scope_ = 1;
+};
+
+/// Keeps an account alive.
+class AccountHold {
+ public:
+  AccountHold() = default;
+  /// Something keeps the account while this is made.
+  explicit AccountHold(Account& account) noexcept : account_(&account) { account.hold(); }
+  AccountHold(const AccountHold& other) noexcept : account_(other.account_) {
+    if (account_ != nullptr) account_->hold();
+  }
+  AccountHold(AccountHold&& other) noexcept : account_(std::exchange(other.account_, nullptr)) {}
+  AccountHold& operator=(AccountHold other) noexcept {
+    std::swap(account_, other.account_);
+    return *this;
+  }
+  ~AccountHold() {
+    if (account_ != nullptr) account_->drop();
+  }
+
+  [[nodiscard]] Account* get() const noexcept { return account_; }
+  [[nodiscard]] Account& operator*() const noexcept { return *account_; }
+  [[nodiscard]] Account* operator->() const noexcept { return account_; }
+
+ private:
+  Account* account_ = nullptr;
 };
 
 }  // namespace nbx

@@ -36,8 +36,8 @@ DeviceMemory& memory_named(const py::object& device) {
 }
 
 /// The account of a tag, or the root, which holds the whole device.
-Account& account_of(DeviceMemory& memory, const std::optional<std::string>& tag) {
-  return tag ? account_at(memory.tensors, *tag) : memory.root;
+AccountHold account_of(DeviceMemory& memory, const std::optional<std::string>& tag) {
+  return tag ? account_at(memory.tensors, *tag) : AccountHold(memory.root);
 }
 
 py::tuple shown(const PeakFigures& peak) { return py::make_tuple(peak.granted, peak.error); }
@@ -159,16 +159,16 @@ void set_options(const py::object& device, double slack, bool reuse_ordered, boo
 
 /// The limit of an account, hard or soft.
 OptionalBytes limit_at(const py::object& device, const std::optional<std::string>& tag, bool soft) {
-  const Account& account = account_of(memory_named(device), tag);
-  return shown(soft ? account.statistics().soft_limit : account.limit());
+  const AccountHold account = account_of(memory_named(device), tag);
+  return shown(soft ? account->soft_limit() : account->limit());
 }
 
 OptionalBytes set_limit_at(const py::object& device, const std::optional<std::string>& tag,
                            const py::object& value, bool soft) {
   DeviceMemory& memory = memory_named(device);
-  Account& account = account_of(memory, tag);
+  const AccountHold account = account_of(memory, tag);
   const std::uint64_t limit = limit_of(value, memory.device);
-  return shown(soft ? account.set_soft_limit(limit) : account.set_limit(limit));
+  return shown(soft ? account->set_soft_limit(limit) : account->set_limit(limit));
 }
 
 using Tag = std::optional<std::string>;
@@ -177,20 +177,20 @@ void bind_peaks(py::module_& module) {
   module.def(
       "memory_begin_peak",
       [](const py::object& device, const Tag& tag) {
-        return account_of(memory_named(device), tag).begin_peak();
+        return account_of(memory_named(device), tag)->begin_peak();
       },
       py::arg("device"), py::arg("tag"), "Note the most that a tag, or a device, holds.");
   module.def(
       "memory_peak",
       [](const py::object& device, const Tag& tag, std::uint64_t scope) {
-        return shown(account_of(memory_named(device), tag).peak(scope));
+        return shown(account_of(memory_named(device), tag)->peak(scope));
       },
       py::arg("device"), py::arg("tag"), py::arg("scope"),
       "(bytes, error) since memory_begin_peak.");
   module.def(
       "memory_end_peak",
       [](const py::object& device, const Tag& tag, std::uint64_t scope) {
-        return shown(account_of(memory_named(device), tag).end_peak(scope));
+        return shown(account_of(memory_named(device), tag)->end_peak(scope));
       },
       py::arg("device"), py::arg("tag"), py::arg("scope"), "The same, for the last time.");
 }
@@ -245,10 +245,8 @@ void bind_memory(py::module_& module) {
       "memory_trim",
       [](const py::object& device, std::uint64_t keep) {
         DeviceMemory& memory = memory_named(device);
-        std::uint64_t released = memory.heap.trim(keep);
-        if (PinnedPool* pool = memory.known_pinned_pool()) released += pool->heap().trim(keep);
         const BlockingScope scope;
-        return released + trim_ended(memory.device);
+        return memory.trim(keep) + trim_ended(memory.device);
       },
       py::arg("device"), py::arg("keep"), "Give unused memory back; returns the bytes.");
   module.def(

@@ -83,10 +83,10 @@ Registrations& registrations() {
 }
 
 void enlist(DeviceMemory& memory, Registration* row) {
-  const Account* account = row->tag ? &account_at(memory.tensors, *row->tag) : nullptr;
+  const AccountHold account = row->tag ? account_at(memory.tensors, *row->tag) : AccountHold();
   row->heap = &memory.heap;
   row->number = memory.heap.add_reclaimer(
-      row->cost, [call = row->call](std::uint64_t bytes) { return (*call)(bytes); }, account);
+      row->cost, [call = row->call](std::uint64_t bytes) { return (*call)(bytes); }, account.get());
 }
 
 std::uint64_t add_reclaimer(const py::object& device, double cost, const py::object& function,
@@ -143,7 +143,7 @@ std::uint32_t new_epoch(const py::object& device) {
 void set_external(const py::object& device, const std::string& name, std::uint64_t former,
                   std::uint64_t bytes) {
   DeviceMemory& memory = memory_named(device);
-  memory.heap.recount(account_at(memory.external, name), former, bytes);
+  memory.heap.recount(*account_at(memory.external, name), former, bytes);
 }
 
 // ---- page-locked memory --------------------------------------------------------------------

@@ -190,7 +190,8 @@ std::unordered_map<std::uint32_t, std::string> account_paths(const py::object& d
   try {
     DeviceMemory& memory = memory_of(python::to_device(device.ptr()));
     std::unordered_map<std::uint32_t, std::string> paths;
-    for (const AccountStatistics& row : memory.root.report()) paths.emplace(row.id, row.path);
+    for (auto& [id, path] : memory.root.pruned()) paths[id] = std::move(path);
+    for (const AccountStatistics& row : memory.root.report()) paths[row.id] = row.path;
     return paths;
   } catch (const python::PythonError&) {
     throw py::error_already_set();

@@ -79,7 +79,7 @@ void bind_sleep(py::module_& module) {
       "memory_sleep",
       [](const py::object& device, const std::string& tag, bool keep) {
         DeviceMemory& memory = memory_named(device);
-        return tuple_of(memory.heap.sleep(account_at(memory.tensors, tag), keep));
+        return tuple_of(memory.heap.sleep(*account_at(memory.tensors, tag), keep));
       },
       py::arg("device"), py::arg("tag"), py::arg("keep"),
       "Put a tag to sleep; (blocks, bytes, bytes of pages, bytes of contents).");
@@ -87,7 +87,7 @@ void bind_sleep(py::module_& module) {
       "memory_wake",
       [](const py::object& device, const std::string& tag) {
         DeviceMemory& memory = memory_named(device);
-        return tuple_of(memory.heap.wake(account_at(memory.tensors, tag)));
+        return tuple_of(memory.heap.wake(*account_at(memory.tensors, tag)));
       },
       py::arg("device"), py::arg("tag"),
       "Wake a tag; (blocks, bytes, bytes of pages, bytes of contents).");
@@ -95,7 +95,7 @@ void bind_sleep(py::module_& module) {
       "memory_sleeping",
       [](const py::object& device, const std::string& tag) {
         DeviceMemory& memory = memory_named(device);
-        return tuple_of(memory.heap.sleeping(account_at(memory.tensors, tag)));
+        return tuple_of(memory.heap.sleeping(*account_at(memory.tensors, tag)));
       },
       py::arg("device"), py::arg("tag"), "What sleeps of a tag; (blocks, bytes, 0, contents).");
   py::class_<PyReserved>(module, "Reserved", "Addresses under which memory grows and shrinks.")

@@ -78,6 +78,7 @@ void Heap::allocate_slowly(Block* block, std::uint64_t bytes, std::uint64_t alig
     return;
   }
   check_alignment(alignment);
+  const std::uint32_t counted = account.id();  // the account may end when it is refused
   HeapRequest request{bytes, bytes, alignment, name, account, lifetime, origin};
   try {
     if (bytes > kMaximumBytes) throw refusal(s.figures(request));
@@ -85,12 +86,11 @@ void Heap::allocate_slowly(Block* block, std::uint64_t bytes, std::uint64_t alig
     *block = allocate_asking(request);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kOutOfMemory) {
-      Recorder::note_now(RecordedAction::kRefuse, s.recorded, 0, bytes, name, account.id(), 0,
-                         origin);
+      Recorder::note_now(RecordedAction::kRefuse, s.recorded, 0, bytes, name, counted, 0, origin);
     }
     throw;
   }
-  Recorder::note(RecordedAction::kAllocate, s.recorded, block->address, bytes, name, account.id(),
+  Recorder::note(RecordedAction::kAllocate, s.recorded, block->address, bytes, name, counted,
                  block->generation, origin);
   relieve(account);
 }
@@ -126,6 +126,8 @@ Block Heap::allocate_locked(const HeapRequest& request) {
 Block Heap::allocate_growing(const HeapRequest& request, Account* refused) {
   State& s = *state_;
   const BlockingScope scope;
+  // Reclaimers may set another tag, which lets go of this one's account.
+  const AccountHold held(request.account);
   const std::lock_guard<std::recursive_mutex> growing(s.growth);
   if (refused != nullptr) {
     const auto admitted = [&] {
@@ -176,6 +178,7 @@ void Heap::free_slowly(const Block& block, std::uint64_t requested, Account& acc
 void Heap::free_after(const Block& block, std::uint64_t requested, Account& account,
                       const BlockUse* uses, std::size_t count) noexcept {
   State& s = *state_;
+  const std::uint32_t counted = account.id();  // the account may end with the block
   if (block.id == kNoBlock) {
     account.release(requested, 0);
     return;
@@ -211,7 +214,7 @@ void Heap::free_after(const Block& block, std::uint64_t requested, Account& acco
   if (!shared) account.release(requested, granted);
   surplus.give(s);
   Recorder::note(count > 1 ? RecordedAction::kFreePending : RecordedAction::kFree, s.recorded,
-                 block.address, requested, count != 0 ? uses[0].stream : kNoStream, account.id(),
+                 block.address, requested, count != 0 ? uses[0].stream : kNoStream, counted,
                  block.generation);
 }
 
@@ -254,14 +257,15 @@ void Heap::release_capture(std::uint32_t capture, const BlockUse& use) {
   state_->space.release_capture(capture, use);
 }
 
-std::uint64_t Heap::add_reclaimer(double cost, Reclaimer reclaimer, const Account* account) {
+std::uint64_t Heap::add_reclaimer(double cost, Reclaimer reclaimer, Account* account) {
   const auto call = std::make_shared<Reclaimer>(std::move(reclaimer));
+  const AccountHold held = account != nullptr ? AccountHold(*account) : AccountHold();
   const std::lock_guard<ShortLock> guard(state_->lock);
   auto& known = state_->reclaimers;
   const auto after = std::find_if(known.begin(), known.end(),
                                   [&](const auto& other) { return other.cost > cost; });
   const std::uint64_t number = state_->next_number++;
-  known.insert(after, State::KnownReclaimer{cost, number, call, account, state_.get()});
+  known.insert(after, State::KnownReclaimer{cost, number, call, held, state_.get()});
   return number;
 }
 

@@ -128,8 +128,8 @@ class Heap {
   /// Asked in order of `cost` before a request is refused; those of an `account` that is above its
   /// soft limit come first. They are asked too when that account, or one above it, goes above its
   /// soft limit; one without an account stands for the root. Several threads may call it at once.
-  /// The account lives as long as the heap. Returns a number to remove it by.
-  std::uint64_t add_reclaimer(double cost, Reclaimer reclaimer, const Account* account = nullptr);
+  /// The account is held. Returns a number to remove it by.
+  std::uint64_t add_reclaimer(double cost, Reclaimer reclaimer, Account* account = nullptr);
   void remove_reclaimer(std::uint64_t number);
   /// Before this heap refuses a request it asks the reclaimers of `helper` too, which outlives it.
   void ask_also(Heap& helper);

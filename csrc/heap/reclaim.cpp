@@ -66,7 +66,8 @@ std::uint64_t Heap::State::ask(const KnownReclaimer& known, std::uint64_t bytes)
 bool Heap::State::ask_all(std::vector<KnownReclaimer> calls, std::uint64_t bytes,
                           const std::function<bool()>& enough) {
   std::stable_partition(calls.begin(), calls.end(), [](const KnownReclaimer& known) {
-    return known.account != nullptr && known.account->granted() > known.account->soft_limit();
+    const Account* account = known.account.get();
+    return account != nullptr && account->granted() > account->soft_limit();
   });
   const Asking here(this);
   return std::any_of(calls.begin(), calls.end(), [&](const KnownReclaimer& known) {
@@ -94,6 +95,7 @@ bool Heap::State::reclaim_unlocked(std::uint64_t bytes, const std::function<bool
 Block Heap::allocate_asking(const HeapRequest& request) {
   State& s = *state_;
   if (s.helpers.empty()) return allocate_locked(request);
+  const AccountHold held(request.account);  // reclaimers may set another tag
   Block block;
   std::optional<Error> refused;
   const auto served = [&] {
@@ -111,6 +113,7 @@ Block Heap::allocate_asking(const HeapRequest& request) {
 }
 
 void Heap::recount(Account& account, std::uint64_t former, std::uint64_t bytes) {
+  const AccountHold held(account);  // reclaimers may set another tag
   const std::uint64_t more = bytes > former ? bytes - former : 0;
   Account* refused = account.recount(former, bytes);
   const auto admitted = [&] {
@@ -131,8 +134,8 @@ void Heap::State::relieve(Account& account) {
   // One without an account stands for the whole tree of its heap.
   const bool whole = account.parent() == nullptr;
   for (const KnownReclaimer& known : known_reclaimers_of_all()) {
-    const bool concerned = known.account != nullptr
-                               ? is_below(known.account, &account)
+    const bool concerned = known.account.get() != nullptr
+                               ? is_below(known.account.get(), &account)
                                : whole && &known.heap->lock == &account.tree_lock();
     if (!concerned) continue;
     const Asking there(known.heap);
@@ -147,7 +150,7 @@ void Heap::relieve(Account& account) noexcept {
   try {
     const BlockingScope scope;
     const Asking here(state_.get());
-    for (Account* crossed : account.take_crossings()) state_->relieve(*crossed);
+    for (const AccountHold& crossed : account.take_crossings()) state_->relieve(*crossed);
   } catch (const std::exception& error) {
     log(LogLevel::kError, std::string("soft limit: nobody was asked: ") + error.what());
   }

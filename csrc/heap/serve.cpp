@@ -142,7 +142,9 @@ RefusalFigures Heap::State::figures(const HeapRequest& request, const Account* r
   Account* root = &request.account;
   while (root->parent() != nullptr) root = root->parent();
   if (root->limit() != kUnlimited) result.budget = root->limit();
-  const std::vector<Account*> accounts = root->subtree();
+  const std::vector<AccountHold> kept = root->subtree();
+  std::vector<Account*> accounts;
+  for (const AccountHold& account : kept) accounts.push_back(account.get());
   MemoryInfo info{};
   const bool known = primitives.memory_info != nullptr &&
                      primitives.memory_info(device.ordinal(), &info) == kSuccess &&

@@ -11,9 +11,9 @@
 namespace nbx {
 namespace {
 
-std::unordered_map<std::uint32_t, Account*> by_id(Account& tag) {
-  std::unordered_map<std::uint32_t, Account*> accounts;
-  for (Account* account : tag.subtree()) accounts.emplace(account->id(), account);
+std::unordered_map<std::uint32_t, AccountHold> by_id(Account& tag) {
+  std::unordered_map<std::uint32_t, AccountHold> accounts;
+  for (const AccountHold& account : tag.subtree()) accounts.emplace(account->id(), account);
   return accounts;
 }
 
@@ -23,7 +23,7 @@ std::unordered_map<std::uint32_t, Account*> by_id(Account& tag) {
 
 /// From here on every use of the blocks is refused, and every free waits for the end.
 Heap::State::Nap Heap::State::doze(Account& tag) {
-  const std::unordered_map<std::uint32_t, Account*> accounts = by_id(tag);
+  const auto accounts = by_id(tag);
   Nap nap;
   std::unordered_map<std::uint32_t, Sleeper> fresh;
   const std::lock_guard<ShortLock> guard(lock);
@@ -41,7 +41,7 @@ Heap::State::Nap Heap::State::doze(Account& tag) {
       }
       nap.blocks.push_back(id);
       Sleeper& sleeper = fresh[id];
-      sleeper.account = account->second;
+      sleeper.account = account->second.get();
       sleeper.steady = space.has_large_handle(id);
     }
   }
@@ -62,7 +62,7 @@ Heap::State::Nap Heap::State::doze(Account& tag) {
 }
 
 Heap::State::Nap Heap::State::stir(Account& tag) {
-  const std::unordered_map<std::uint32_t, Account*> accounts = by_id(tag);
+  const auto accounts = by_id(tag);
   Nap nap;
   const std::lock_guard<ShortLock> guard(lock);
   nap.blocks.reserve(sleepers.size());
@@ -169,7 +169,7 @@ void Heap::State::get_up(const Nap& nap, bool counted, Contents* dropped) noexce
         live += bytes;
       }
       if (dropped->size() < dropped->capacity()) dropped->push_back(std::move(block->contents));
-    block->contents.reset();
+      block->contents.reset();
       block->asleep.store(false, std::memory_order_release);
     }
     note_live(live);
@@ -387,7 +387,7 @@ SleepReport Heap::wake_blocks(Account& tag) {
 
 SleepReport Heap::sleeping(Account& tag) const {
   State& s = *state_;
-  const std::unordered_map<std::uint32_t, Account*> accounts = by_id(tag);
+  const auto accounts = by_id(tag);
   SleepReport report;
   const std::lock_guard<ShortLock> guard(s.lock);
   for (const auto& [id, sleeper] : s.sleepers) {

@@ -166,8 +166,8 @@ struct Heap::State {
     double cost;
     std::uint64_t number;
     std::shared_ptr<Reclaimer> call;
-    const Account* account;  // null: of none
-    State* heap;             // that knows it
+    AccountHold account;  // none: of the root
+    State* heap;          // that knows it
   };
   [[nodiscard]] std::vector<KnownReclaimer> known_reclaimers();
   [[nodiscard]] std::vector<KnownReclaimer> known_reclaimers_of_all();

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -113,6 +114,7 @@ DeviceMemory::DeviceMemory(Device& opened, std::uint32_t number)
       external(root.child("external")),
       heap(opened, &root.tree_lock()),
       epoch(number) {
+  for (const Account* kind : {&tensors, &mapped, &pinned, &external}) kind->hold();
   const std::uint64_t total = opened.properties().total_bytes;
   // The system bounds the host by itself, and mapped files need no memory there. A budget of the
   // whole device bounds nothing either: its driver does.
@@ -135,6 +137,13 @@ DeviceMemory::DeviceMemory(Device& opened, std::uint32_t number)
 }
 
 DeviceMemory::~DeviceMemory() { ended_trees.fetch_add(1, std::memory_order_release); }
+
+std::uint64_t DeviceMemory::trim(std::uint64_t keep) {
+  std::uint64_t released = heap.trim(keep);
+  if (PinnedPool* pool = known_pinned_pool()) released += pool->heap().trim(keep);
+  root.prune();
+  return released;
+}
 
 DeviceMemory& memory_of(Device& device) {
   Registry& all = registry();
@@ -160,9 +169,10 @@ void carry_limits(const Account& from, Account& to) {
   const std::size_t name = from.name().size();
   for (const AccountStatistics& row : from.report()) {
     if (row.limit == kUnlimited && row.soft_limit == kUnlimited) continue;
-    Account& account = row.path.size() == name ? to : account_at(to, row.path.substr(name + 1));
-    account.set_limit(row.limit);
-    account.set_soft_limit(row.soft_limit);
+    const AccountHold account =
+        account_at(to, row.path.size() == name ? "" : row.path.substr(name + 1));
+    account->set_limit(row.limit);
+    account->set_soft_limit(row.soft_limit);
   }
 }
 
@@ -209,8 +219,7 @@ std::uint64_t trim_ended(Device& device) {
   std::uint64_t released = 0;
   for (DeviceMemory* memory : ended) {
     try {
-      released += memory->heap.trim();
-      if (PinnedPool* pool = memory->known_pinned_pool()) pool->heap().trim();
+      released += memory->trim(0);
     } catch (const Error& error) {
       log(LogLevel::kDebug, std::string("epoch: ") + error.what());
     }
@@ -250,16 +259,47 @@ bool is_pinned(DeviceAddress address) noexcept {
 namespace {
 
 /// A thread's tag, with the accounts it led to so far: an unchanged tag costs one comparison.
+/// While it is the thread's tag its accounts are held; afterwards they may end.
 struct Tag {
   struct Resolved {
     Account* kind = nullptr;
     Account* account = nullptr;
+    std::uint64_t version = 0;  // of the tree (Account::descend)
+    bool held = false;
   };
   std::string path;
   std::vector<std::string> parts;
   std::array<Resolved, 4> resolved{};
   std::uint64_t trees = 0;  // value of `ended_trees` that `resolved` is good for
   std::size_t next = 0;
+
+  void let_go(Resolved* known) const noexcept {
+    if (known->held && trees == ended_trees.load(std::memory_order_acquire)) known->account->drop();
+    known->held = false;
+  }
+  void let_go() noexcept {
+    for (Resolved& known : resolved) let_go(&known);
+  }
+  /// The account below `kind`, held from here on.
+  Account& resolve(Account& kind) {
+    for (Resolved& known : resolved) {
+      if (known.kind != &kind || !kind.hold_again(known.account, known.version)) continue;
+      known.held = true;
+      return *known.account;
+    }
+    Resolved found{&kind, nullptr, 0, true};
+    const AccountHold account = kind.descend(parts, &found.version);
+    found.account = account.get();
+    Resolved* place = &resolved[next];
+    for (Resolved& known : resolved) {
+      if (known.kind == &kind) place = &known;
+    }
+    if (place == &resolved[next]) next = (next + 1) % resolved.size();
+    let_go(place);
+    found.account->hold();
+    *place = found;
+    return *found.account;
+  }
 };
 constinit thread_local Tag* tag = nullptr;  // null: untagged
 constinit thread_local Lifetime lifetime_of_thread = Lifetime::kTransient;
@@ -280,10 +320,27 @@ std::vector<std::string> split_path(const std::string& path) {
   return parts;
 }
 
-/// The tags of a thread, kept so that setting one again costs one lookup.
+/// The tags of a thread, kept so that setting one again costs one lookup: the newest ones.
 struct Tags {
+  static constexpr std::size_t kMost = 64;
   std::map<std::string, Tag, std::less<>> known;
-  ~Tags() { tag = nullptr; }
+  ~Tags() {
+    if (tag != nullptr) tag->let_go();
+    tag = nullptr;
+  }
+  Tag& open(std::string path) {
+    const auto found = known.find(path);
+    if (found != known.end()) return found->second;
+    Tag made;
+    made.parts = split_path(path);
+    made.path = path;
+    if (known.size() >= kMost) {
+      for (auto entry = known.begin(); entry != known.end();) {
+        entry = &entry->second == tag ? std::next(entry) : known.erase(entry);
+      }
+    }
+    return known.emplace(std::move(path), std::move(made)).first->second;
+  }
 };
 
 }  // namespace
@@ -296,37 +353,22 @@ Account& tagged_account(Account& kind) {
     tag->trees = trees;
   }
   for (const Tag::Resolved& known : tag->resolved) {
-    if (known.kind == &kind) return *known.account;
+    if (known.kind == &kind && known.held) return *known.account;
   }
-  Account* account = &kind;
-  for (const std::string& part : tag->parts) account = &account->child(part);
-  tag->resolved[tag->next] = Tag::Resolved{&kind, account};
-  tag->next = (tag->next + 1) % tag->resolved.size();
-  return *account;
+  return tag->resolve(kind);
 }
 
-Account& account_at(Account& kind, const std::string& path) {
-  if (path.empty()) return kind;
-  Account* account = &kind;
-  for (const std::string& part : split_path(path)) account = &account->child(part);
-  return *account;
+AccountHold account_at(Account& kind, const std::string& path) {
+  return path.empty() ? AccountHold(kind) : kind.descend(split_path(path));
 }
 
 std::string set_tag(std::string path) {
   static thread_local Tags tags;
   std::string former = tag == nullptr ? std::string() : tag->path;
-  if (path.empty()) {
-    tag = nullptr;
-    return former;
-  }
-  auto found = tags.known.find(path);
-  if (found == tags.known.end()) {
-    Tag made;
-    made.parts = split_path(path);
-    made.path = path;
-    found = tags.known.emplace(std::move(path), std::move(made)).first;
-  }
-  tag = &found->second;
+  Tag* const found = path.empty() ? nullptr : &tags.open(std::move(path));
+  if (found == tag) return former;
+  if (tag != nullptr) tag->let_go();
+  tag = found;
   return former;
 }
 

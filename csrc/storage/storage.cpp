@@ -80,9 +80,13 @@ Reference<Storage> Storage::allocate(DeviceMemory& memory, std::uint64_t bytes) 
   void* place = take_object(sizeof(Storage));
   Block block;
   try {
-    block = memory.checker == nullptr
-                ? memory.heap.allocate(bytes, kTensorAlignment, stream, account, thread_lifetime())
-                : memory.checker->allocate(bytes, kTensorAlignment, stream, account);
+    if (memory.checker == nullptr) [[likely]] {
+      block = memory.heap.allocate(bytes, kTensorAlignment, stream, account, thread_lifetime());
+    } else {
+      // It tries twice, and reclaimers may set another tag in between.
+      const AccountHold held(account);
+      block = memory.checker->allocate(bytes, kTensorAlignment, stream, account);
+    }
   } catch (...) {
     give_object(place);
     throw;
@@ -120,7 +124,8 @@ Reference<Storage> Storage::allocate_pinned(DeviceMemory& locker, std::uint64_t 
 Reference<Storage> Storage::borrow(DeviceMemory& memory, DeviceAddress address, std::uint64_t bytes,
                                    std::uint64_t counted, bool writable, void* owner,
                                    Finalizer finalizer) {
-  Account& account = tagged_account(memory.mapped);
+  // What is not counted here keeps no account.
+  Account& account = counted != 0 ? tagged_account(memory.mapped) : memory.mapped;
   void* place = take_object(sizeof(Storage));
   try {
     if (counted != 0) memory.heap.recount(account, 0, counted);

@@ -41,6 +41,10 @@ struct DeviceMemory {
   /// counted. A page that several accounts share counts once for each, and once for their parent.
   [[nodiscard]] std::vector<AccountStatistics> report() const;
 
+  /// Unused memory to the driver until at most `keep` bytes are parked in a heap, and accounts that
+  /// nobody needs end. Returns the bytes given back.
+  std::uint64_t trim(std::uint64_t keep);
+
   /// Made on first use: most programs never lock memory.
   [[nodiscard]] PinnedPool& pinned_pool();
   [[nodiscard]] PinnedPool* known_pinned_pool() const noexcept {
@@ -75,10 +79,11 @@ std::uint64_t trim_ended(Device& device);
 [[nodiscard]] bool is_pinned(DeviceAddress address) noexcept;
 
 /// The calling thread's tag path ("", "kv", "weights/layer.3"); new storages are counted under it.
+/// The account is held until the thread sets another tag.
 [[nodiscard]] Account& tagged_account(Account& kind);
 /// The account below `kind` that a tag path names, made on first use. Throws Error(kValue) for a
 /// path with an empty part.
-[[nodiscard]] Account& account_at(Account& kind, const std::string& path);
+[[nodiscard]] AccountHold account_at(Account& kind, const std::string& path);
 /// Sets the calling thread's tag and returns the former one. "" is the untagged account.
 std::string set_tag(std::string path);
 /// How long what the calling thread allocates is expected to stay; the setter returns the former.

@@ -30,8 +30,8 @@ def sleep(tag: str, device: Any = None, keep: bool = True) -> SleepReport:
     Queued work is waited for, contents are copied to the host, and every page that holds nothing
     else goes back to the driver. The bytes leave the budget. A sleeping tensor raises ValueError
     when it is used, and may be dropped as any other. Reserved blocks sleep too, and keep their size
-    until they wake. Tensors of up to 64 KiB share pages with others and stay awake. What sleeps already stays asleep, and what is allocated under the tag
-    from now on is awake.
+    until they wake. Tensors of up to 64 KiB share pages with others and stay awake. What sleeps
+    already stays asleep, and what is allocated under the tag from now on is awake.
 
     Parameters
     ----------

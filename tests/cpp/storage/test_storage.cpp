@@ -153,6 +153,100 @@ TEST_P(StorageTest, StoragesMoveBetweenThreads) {
   EXPECT_EQ(memory.heap.statistics().live_blocks, 0u);
 }
 
+TEST_P(StorageTest, TagsThatNobodyUsesEnd) {
+  set_tag("kept");
+  const Reference<Storage> kept = Storage::allocate(memory, 64);
+  set_tag("borrowed");
+  Owner owner;
+  // Counted elsewhere: it keeps no account.
+  const Reference<Storage> shared =
+      Storage::borrow(memory, 4096, 500, 0, false, &owner, Owner::finalize);
+  set_tag("request.1/kv");
+  static_cast<void>(Storage::allocate(memory, 64));
+  Account& current = tagged_account(memory.tensors);
+  static_cast<void>(account_at(memory.tensors, "asked/for"));
+  static_cast<void>(memory.trim(0));
+  EXPECT_EQ(&tagged_account(memory.tensors), &current) << "the thread's tag";
+  EXPECT_EQ(memory.root.report().size(), 1u + 4 + 3);
+  EXPECT_EQ(kept->account().path(), device.name() + "/device/kept");
+  EXPECT_EQ(&shared->account(), &memory.mapped);
+  // Back at a tag that has ended.
+  set_tag("kept");
+  static_cast<void>(memory.trim(0));
+  EXPECT_EQ(memory.root.report().size(), 1u + 4 + 1);
+  set_tag("request.1/kv");
+  EXPECT_EQ(Storage::allocate(memory, 64)->account().path(),
+            device.name() + "/device/request.1/kv");
+  // At a tag that was left and is there.
+  set_tag("kept");
+  EXPECT_EQ(&tagged_account(memory.tensors), &kept->account());
+}
+
+TEST_P(StorageTest, AReclaimerMayLeaveTheTagOfARequestThatWaitsForIt) {
+  memory.root.set_limit(kMega);
+  Reference<Storage> spare = Storage::allocate(memory, kMega / 2);
+  const std::uint64_t number = memory.heap.add_reclaimer(1.0, [&](std::uint64_t) {
+    const std::string former = set_tag("elsewhere");
+    static_cast<void>(memory.trim(0));
+    spare = Reference<Storage>();
+    set_tag(former);
+    static_cast<void>(memory.trim(0));
+    return std::uint64_t{1};
+  });
+  set_tag("request/kv");
+  const Reference<Storage> storage = Storage::allocate(memory, kMega);
+  EXPECT_EQ(storage->account().path(), device.name() + "/device/request/kv");
+  EXPECT_THROW(static_cast<void>(Storage::allocate(memory, kMega)), Error);
+  memory.heap.remove_reclaimer(number);
+}
+
+TEST_P(StorageTest, AReclaimersTagStaysWhileItIsKnown) {
+  const std::uint64_t number = memory.heap.add_reclaimer(
+      1.0, [](std::uint64_t) { return std::uint64_t{0}; },
+      account_at(memory.tensors, "cache").get());
+  static_cast<void>(memory.trim(0));
+  EXPECT_EQ(memory.root.report().size(), 1u + 4 + 1);
+  memory.heap.remove_reclaimer(number);
+  static_cast<void>(memory.trim(0));
+  EXPECT_EQ(memory.root.report().size(), 1u + 4);
+}
+
+TEST_P(StorageTest, ThreadsTagPerRequestWhileUnusedTagsEnd) {
+  std::atomic<bool> stop{false};
+  std::mutex mutex;
+  std::vector<Reference<Storage>> exchange;
+  std::thread pruner([&] {
+    while (!stop.load()) {
+      static_cast<void>(memory.trim(0));
+      for (const AccountStatistics& row : memory.report()) ASSERT_FALSE(row.path.empty());
+      std::this_thread::yield();
+    }
+  });
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (unsigned i = 0; i < 1500; ++i) {
+        set_tag("request." + std::to_string((i * 7 + t) % 90) + "/kv");
+        Reference<Storage> storage = Storage::allocate(memory, 1 + (i * 37 + t) % 200000);
+        ASSERT_EQ(storage->account().name(), "kv");
+        const std::lock_guard<std::mutex> guard(mutex);
+        exchange.push_back(std::move(storage));
+        std::swap(exchange[i % exchange.size()], exchange.back());
+        if (exchange.size() > 20) exchange.resize(10);
+      }
+      set_tag("");
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  stop = true;
+  pruner.join();
+  EXPECT_EQ(memory.root.granted(), memory.heap.statistics().live);
+  exchange.clear();
+  static_cast<void>(memory.trim(0));
+  EXPECT_EQ(memory.root.granted(), 0u);
+  EXPECT_EQ(memory.root.report().size(), 1u + 4);
+}
+
 TEST_P(StorageTest, AForkedChildHasWholeBooks) {
   std::atomic<bool> stop{false};
   std::thread busy([&] {

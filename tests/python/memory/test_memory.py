@@ -166,6 +166,79 @@ def test_printed_lines_add_up_at_each_depth() -> None:
     assert repr(report) == "<Report of cpu: 1000 bytes in 12 objects>"
 
 
+def test_tags_of_requests_come_and_go() -> None:
+    most = 0
+    with memory.tag("request_kept"):
+        kept = take(100)
+    for number in range(2000):
+        with memory.tag(f"request.{number}/kv"):
+            held = take(1000)
+        del held
+        if number % 100 == 0:
+            most = max(most, len(memory.report("cpu").rows))
+    assert most < 1000
+    memory.trim("cpu")
+    tags = {row.tag for row in memory.report("cpu").rows}
+    assert "request_kept" in tags
+    assert not [tag for tag in tags if tag.startswith("request.")]
+    del kept
+    # A thread's tag stays, and so do limits and peak scopes.
+    with (
+        memory.tag("request_now"),
+        memory.budget(1000, "cpu", "request_limit"),
+        memory.peak("request_peak", "cpu"),
+        memory.reclaimer(lambda missing: 0, device="cpu", tag="request_reclaimer"),
+    ):
+        take(1)
+        memory.trim("cpu")
+        tags = {row.tag for row in memory.report("cpu").rows}
+        assert {f"request_{name}" for name in ("now", "limit", "peak", "reclaimer")} <= tags
+    memory.trim("cpu")
+    tags = {row.tag for row in memory.report("cpu").rows}
+    assert not [tag for tag in tags if tag.startswith("request_")]
+
+
+def test_the_recorder_knows_tags_that_have_ended() -> None:
+    with memory.tag("ended_test"):
+        take(123_457)
+    memory.trim("cpu")
+    assert "ended_test" not in {row.tag for row in memory.report("cpu").rows}
+    names = _core.recorder_accounts("cpu").values()
+    assert "cpu/device/ended_test" in names
+
+
+def test_threads_tag_while_others_trim() -> None:
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def trim() -> None:
+        while not stop.is_set():
+            memory.trim("cpu")
+            memory.report("cpu")
+
+    def work(name: int) -> None:
+        try:
+            for number in range(300):
+                with memory.tag(f"threads.{(number * 7 + name) % 40}/kv"):
+                    held = take(1 + number * 97 % 90_000)
+                    assert held.account.endswith("/kv")  # type: ignore[attr-defined]
+        except BaseException as error:
+            failures.append(error)
+
+    trimmer = threading.Thread(target=trim)
+    workers = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in (trimmer, *workers):
+        thread.start()
+    for thread in workers:
+        thread.join()
+    stop.set()
+    trimmer.join()
+    assert not failures
+    memory.trim("cpu")
+    tags = {row.tag for row in memory.report("cpu").rows}
+    assert not [tag for tag in tags if tag.startswith("threads.")]
+
+
 # answers: 88
 def test_memory_used_in_place_is_counted_under_the_tag() -> None:
     buffer = bytearray(12345)

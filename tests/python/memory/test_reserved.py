@@ -94,6 +94,12 @@ def test_tensors_outlive_the_block_object(device: str) -> None:
     assert np.asarray(tensor.cpu()).tolist() == [7] * 100
 
 
+def assert_asleep(tensor: nbx.Tensor) -> None:
+    for use in (lambda: tensor.cpu(), lambda: tensor.fill_(0), lambda: tensor[3:] + 1):
+        with pytest.raises(ValueError, match=r"sim:0/device/reserved_test/sleep is asleep.*wake"):
+            use()
+
+
 def test_it_sleeps_with_its_tag_at_its_address() -> None:
     device = "sim:0"
     memory.trim(device)
@@ -109,9 +115,7 @@ def test_it_sleeps_with_its_tag_at_its_address() -> None:
     assert report == memory.SleepReport(1, 6 * MEGA, 6 * MEGA, 6 * MEGA)
     assert block.asleep
     assert memory.allocated(device) == before
-    for use in (lambda: tensor.cpu(), lambda: tensor.fill_(0), lambda: tensor[3:] + 1):
-        with pytest.raises(ValueError, match=r"sim:0/device/reserved_test/sleep is asleep.*wake"):
-            use()
+    assert_asleep(tensor)
     with pytest.raises(ValueError, match=r"commit: the reserved block of .* is asleep"):
         block.commit(8 * MEGA)
     assert memory.wake("reserved_test", device).granted == 6 * MEGA
