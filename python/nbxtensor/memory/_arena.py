@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from nbxtensor import _core
@@ -188,17 +187,19 @@ class Arena(_Carved):
     def __enter__(self) -> Arena:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.free()
 
 
 class _Slab(_Carved):
     """A carver that leaves to the heap what it has no room for."""
+
+    _kind: type[Any]
+    _slab: Any
+
+    def __init__(self, capacity: int, device: Any = None, *, name: str = "unnamed") -> None:
+        self._slab = self._kind(name, capacity, device)
+        self._core = self._slab
 
     def alloc(self, nbytes: int) -> int | None:
         """Return the address of `nbytes` new bytes, or None if there is no room."""
@@ -244,9 +245,8 @@ class ReplaySlab(_Slab):
         What it is called in errors.
     """
 
-    def __init__(self, capacity: int, device: Any = None, *, name: str = "unnamed") -> None:
-        self._slab = _core.ReplaySlab(name, capacity, device)
-        self._core = self._slab
+    _kind = _core.ReplaySlab
+    _slab: _core.ReplaySlab
 
     @property
     def shortfall(self) -> int:
@@ -289,9 +289,8 @@ class StepSlab(_Slab):
         What it is called in errors.
     """
 
-    def __init__(self, capacity: int, device: Any = None, *, name: str = "unnamed") -> None:
-        self._slab = _core.StepSlab(name, capacity, device)
-        self._core = self._slab
+    _kind = _core.StepSlab
+    _slab: _core.StepSlab
 
     @staticmethod
     def capacity_for(total: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from nbxtensor import _core
@@ -88,12 +87,7 @@ class budget:  # noqa: N801
     def __enter__(self) -> budget:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._hard:
             _core.memory_set_limit(self._device, self._tag, self.former)
         if self._has_soft:
@@ -167,12 +161,7 @@ class options:  # noqa: N801
     def __enter__(self) -> options:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._changes:
             _core.memory_set_options(self._device, **self._former)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 from nbxtensor import _core
@@ -48,12 +47,7 @@ class peak:  # noqa: N801
         self._scope = _core.memory_begin_peak(self._device, self._tag)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._scope is not None:
             self._last = _core.memory_end_peak(self._device, self._tag, self._scope)
             self._scope = None

@@ -206,6 +206,8 @@ class PlannedSlab(_Slab):
         What it is called in errors.
     """
 
+    _slab: _core.PlannedSlab
+
     def __init__(
         self,
         keys: Sequence[tuple[Any, int, int]],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from types import MethodType, TracebackType
+from types import MethodType
 from typing import Any
 
 from nbxtensor import _core
@@ -82,12 +82,7 @@ class reclaimer:  # noqa: N801
     def __enter__(self) -> reclaimer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -162,12 +157,7 @@ class external:  # noqa: N801
     def __enter__(self) -> external:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

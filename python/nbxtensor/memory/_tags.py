@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from types import TracebackType
 
 from nbxtensor import _core
 
@@ -47,12 +46,7 @@ class tag(contextlib.ContextDecorator):  # noqa: N801
         self._former.setdefault(threading.get_ident(), []).append((path, lasting))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         thread = threading.get_ident()
         path, lasting = self._former[thread].pop()
         if not self._former[thread]:
@@ -81,12 +75,7 @@ class steady(contextlib.ContextDecorator):  # noqa: N801
         self._former.setdefault(threading.get_ident(), []).append(former)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         thread = threading.get_ident()
         former = self._former[thread].pop()
         if not self._former[thread]:

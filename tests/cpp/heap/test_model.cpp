@@ -5,19 +5,17 @@
 #include <random>
 #include <vector>
 
-#include "device/sim/sim.h"
-#include "fake_device.h"
-#include "heap/heap.h"
+#include "sim_heap.h"
 
 namespace nbx {
 namespace {
 
 using testing::fresh_seed;
 
-constexpr std::uint64_t kMega = 1 << 20;
-constexpr std::uint64_t kPage = 2 * kMega;
+using testing::kMega;
+using testing::kPage;
 
-class Model : public ::testing::Test {
+class Model : public testing::SimHeap {
  protected:
   struct Held {
     Block block;
@@ -25,21 +23,9 @@ class Model : public ::testing::Test {
     std::uint32_t pattern = 0;
   };
 
-  Device& device = open_device(DeviceKind::kSim, 0);
-  const Primitives& table = device.primitives();
-  const std::uint64_t total = sim::books(0).total_bytes;
-  const std::uint64_t used = sim::books(0).used_bytes;
-  Account root{"sim:0", nullptr};
-  Heap heap{device, &root.tree_lock()};
   Stream stream{device, 0, false};
   std::map<DeviceAddress, Held> live;
   std::uint32_t next_pattern = 1;
-
-  ~Model() override {
-    sim::clear_faults(0);
-    sim::set_pressure(0, 0);
-    sim::set_memory(0, total);
-  }
 
   void take(std::uint64_t bytes, std::uint64_t alignment, Lifetime lifetime) {
     Held held{heap.allocate(bytes, alignment, stream, root, lifetime), bytes, next_pattern++};
@@ -56,14 +42,10 @@ class Model : public ::testing::Test {
       ASSERT_LE(below->first + below->second.block.granted, address) << "overlap";
     }
     // Its ends say whose it is: pages that lie under two blocks at once would show.
-    write(address, held.pattern, std::min<std::uint64_t>(bytes / 4 * 4, 4096));
-    write(address + (bytes / 4 * 4 > 4096 ? bytes / 4 * 4 - 4096 : 0), held.pattern,
-          std::min<std::uint64_t>(bytes / 4 * 4, 4096));
+    const std::uint64_t whole = bytes / 4 * 4, end = std::min<std::uint64_t>(whole, 4096);
+    fill(address, held.pattern, end);
+    fill(address + whole - end, held.pattern, end);
     live.emplace(address, held);
-  }
-  void write(DeviceAddress address, std::uint32_t pattern, std::uint64_t bytes) {
-    if (bytes == 0) return;
-    ASSERT_EQ(table.fill(0, address, pattern, 4, bytes / 4, 0), kSuccess);
   }
   void give(std::map<DeviceAddress, Held>::iterator found) {
     heap.free(found->second.block, found->second.bytes, root, stream.id(), stream.submitted());
@@ -78,16 +60,8 @@ class Model : public ::testing::Test {
     for (const auto& [address, held] : live) {
       const std::uint64_t bytes = held.bytes / 4 * 4;
       if (bytes == 0) continue;
-      std::uint32_t words[2] = {};
-      for (int end = 0; end < 2; ++end) {
-        ASSERT_EQ(
-            table.copy(0, reinterpret_cast<DeviceAddress>(&words[end]),
-                       end == 0 ? address : address + bytes - 4, 4, CopyKind::kDeviceToHost, 0),
-            kSuccess);
-      }
-      ASSERT_EQ(table.stream_synchronize(0, 0), kSuccess);
-      ASSERT_EQ(words[0], held.pattern);
-      ASSERT_EQ(words[1], held.pattern);
+      ASSERT_EQ(words_at(address, 4)[0], held.pattern);
+      ASSERT_EQ(words_at(address + bytes - 4, 4)[0], held.pattern);
     }
   }
   void expect_identity() {
@@ -96,9 +70,7 @@ class Model : public ::testing::Test {
     for (const auto& [address, held] : live) granted += held.block.granted;
     ASSERT_EQ(s.live, granted);
     ASSERT_EQ(s.live_blocks, live.size());
-    ASSERT_EQ(root.granted(), granted);
-    ASSERT_EQ(s.mapped, s.live + s.parked + s.pending);
-    ASSERT_EQ(s.mapped, sim::books(0).used_bytes - used);
+    SimHeap::expect_identity();
   }
   /// A refusal must mean that no memory is left: live bytes pin whole pages, and the rest is less
   /// than the request, wherever the pages are.
@@ -116,10 +88,7 @@ class Model : public ::testing::Test {
   }
   void expect_nothing_left() {
     while (!live.empty()) give(live.begin());
-    ASSERT_EQ(table.synchronize(0), kSuccess);
-    heap.trim();
-    expect_identity();
-    ASSERT_EQ(sim::books(0).used_bytes, used);
+    SimHeap::expect_nothing_left();
   }
   std::uint64_t size(std::mt19937_64* random, std::uint64_t largest) {
     const std::uint64_t kind = (*random)() % 8;

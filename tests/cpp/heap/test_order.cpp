@@ -10,9 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/sim/sim.h"
-#include "fake_device.h"
-#include "heap/heap.h"
+#include "sim_heap.h"
 #include "stream/event.h"
 
 namespace nbx {
@@ -20,24 +18,18 @@ namespace {
 
 using testing::fresh_seed;
 
-constexpr std::uint64_t kMega = 1 << 20;
+using testing::kMega;
+
 constexpr std::uint64_t kBlock = 4 * kMega;
 
-class Order : public ::testing::Test {
+class Order : public testing::SimHeap {
  protected:
-  Device& device = open_device(DeviceKind::kSim, 0);
-  const Primitives& table = device.primitives();
-  const std::uint64_t total = sim::books(0).total_bytes;
-  const std::uint64_t used = sim::books(0).used_bytes;
-  Account root{"sim:0", nullptr};
-  Heap heap{device, &root.tree_lock()};
   std::shared_ptr<Stream> a = create_stream(device, 0);
   std::shared_ptr<Stream> b = create_stream(device, 0);
   std::shared_ptr<Stream> c = create_stream(device, 0);
 
   ~Order() override {
     sim::clear_faults(0);
-    sim::set_memory(0, total);
     device.check(table.synchronize(0), "synchronize");
   }
   Block take(Stream& stream, std::uint64_t bytes = kBlock) {

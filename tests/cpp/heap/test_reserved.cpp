@@ -7,64 +7,26 @@
 #include <string>
 #include <vector>
 
-#include "device/sim/sim.h"
-#include "fake_device.h"
-#include "heap/heap.h"
 #include "heap/reserved.h"
+#include "sim_heap.h"
 
 namespace nbx {
 namespace {
 
 using testing::fresh_seed;
 
-constexpr std::uint64_t kMega = 1 << 20;
-constexpr std::uint64_t kPage = 2 * kMega;
+using testing::kMega;
+using testing::kPage;
 
-class Reserved : public ::testing::Test {
+class Reserved : public testing::SimHeap {
  protected:
-  Device& device = open_device(DeviceKind::kSim, 0);
-  const Primitives& table = device.primitives();
-  const std::uint64_t total = sim::books(0).total_bytes;
-  const std::uint64_t used = sim::books(0).used_bytes;
   const std::uint64_t ranges = sim::books(0).reserved_bytes;
-  Account root{"sim:0", nullptr};
   Account& kv = root.child("kv");
-  Heap heap{device, &root.tree_lock()};
   Stream stream{device, 0, false};
 
-  ~Reserved() override {
-    sim::clear_faults(0);
-    sim::set_pressure(0, 0);
-    sim::set_memory(0, total);
-  }
   std::unique_ptr<ReservedBlock> reserve(std::uint64_t bytes,
                                          Lifetime lifetime = Lifetime::kTransient) {
     return std::make_unique<ReservedBlock>(heap, bytes, kv, lifetime);
-  }
-  void fill(DeviceAddress address, std::uint32_t pattern, std::uint64_t bytes) {
-    ASSERT_EQ(table.fill(0, address, pattern, 4, bytes / 4, 0), kSuccess);
-  }
-  void expect_words(DeviceAddress address, std::uint32_t pattern, std::uint64_t bytes) {
-    std::vector<std::uint32_t> words(bytes / 4);
-    ASSERT_EQ(table.copy(0, reinterpret_cast<DeviceAddress>(words.data()), address, bytes,
-                         CopyKind::kDeviceToHost, 0),
-              kSuccess);
-    ASSERT_EQ(table.stream_synchronize(0, 0), kSuccess);
-    for (const std::uint32_t word : words) ASSERT_EQ(word, pattern);
-  }
-  void expect_identity() {
-    const HeapStatistics s = heap.statistics();
-    ASSERT_EQ(s.live, root.granted());
-    ASSERT_EQ(s.asleep, root.statistics().asleep);
-    ASSERT_EQ(s.mapped, s.live + s.parked + s.pending + s.asleep_held);
-    ASSERT_EQ(s.mapped, sim::books(0).used_bytes - used);
-  }
-  void expect_nothing_left() {
-    heap.trim();
-    expect_identity();
-    EXPECT_EQ(root.granted(), 0u);
-    EXPECT_EQ(root.statistics().objects, 0u);
-    EXPECT_EQ(sim::books(0).used_bytes, used);
   }
 };
 

@@ -8,86 +8,41 @@
 #include <vector>
 
 #include "account/recorder.h"
-#include "device/sim/sim.h"
-#include "fake_device.h"
-#include "heap/heap.h"
+#include "sim_heap.h"
 
 namespace nbx {
 namespace {
 
 using testing::fresh_seed;
 
-constexpr std::uint64_t kMega = 1 << 20;
-constexpr std::uint64_t kPage = 2 * kMega;
+using testing::kMega;
+using testing::kPage;
 
-class Sleep : public ::testing::Test {
+class Sleep : public testing::SimHeap {
  protected:
   struct Held {
     Block block;
     std::uint64_t bytes = 0;
     Account* account = nullptr;
-    std::uint64_t pattern = 0;
+    std::uint32_t pattern = 0;
   };
 
-  Device& device = open_device(DeviceKind::kSim, 0);
-  const Primitives& table = device.primitives();
-  const std::uint64_t total = sim::books(0).total_bytes;
-  const std::uint64_t used = sim::books(0).used_bytes;
-  Account root{"sim:0", nullptr};
   Account& weights = root.child("weights");
   Account& layer = weights.child("layer.1");
   Account& kv = root.child("kv");
-  Heap heap{device, &root.tree_lock()};
   Stream stream{device, 0, false};
-
-  ~Sleep() override {
-    sim::clear_faults(0);
-    sim::set_pressure(0, 0);
-    sim::set_memory(0, total);
-  }
 
   Held take(std::uint64_t bytes, Account& account, Lifetime lifetime = Lifetime::kTransient) {
     Held held{heap.allocate(bytes, 64, stream, account, lifetime), bytes, &account, 0};
-    write(&held, held.block.address ^ 0x5bd1e995u);
+    held.pattern = static_cast<std::uint32_t>(held.block.address) ^ 0x5bd1e995u;
+    fill(held.block.address, held.pattern, bytes);
     return held;
   }
-  void write(Held* held, std::uint64_t pattern) {
-    held->pattern = pattern;
-    const std::uint64_t words = held->bytes / 4;
-    ASSERT_EQ(table.fill(0, held->block.address, static_cast<std::uint32_t>(pattern), 4, words, 0),
-              kSuccess);
-  }
   void expect_contents(const Held& held) {
-    std::vector<std::uint32_t> words(held.bytes / 4);
-    ASSERT_EQ(table.copy(0, reinterpret_cast<DeviceAddress>(words.data()), held.block.address,
-                         words.size() * 4, CopyKind::kDeviceToHost, 0),
-              kSuccess);
-    ASSERT_EQ(table.stream_synchronize(0, 0), kSuccess);
-    const auto wanted = static_cast<std::uint32_t>(held.pattern);
-    ASSERT_EQ(static_cast<std::size_t>(std::count(words.begin(), words.end(), wanted)),
-              words.size());
+    expect_words(held.block.address, held.pattern, held.bytes);
   }
   void give(const Held& held) {
     heap.free(held.block, held.bytes, *held.account, stream.id(), stream.submitted());
-  }
-  void expect_identity() {
-    const HeapStatistics s = heap.statistics();
-    ASSERT_EQ(s.live, root.granted());
-    ASSERT_EQ(s.asleep, root.statistics().asleep);
-    ASSERT_EQ(s.mapped, s.live + s.parked + s.pending + s.asleep_held);
-    ASSERT_EQ(s.mapped, sim::books(0).used_bytes - used);
-  }
-  void expect_nothing_left() {
-    ASSERT_EQ(table.synchronize(0), kSuccess);
-    heap.trim();
-    expect_identity();
-    const AccountStatistics figures = root.statistics();
-    EXPECT_EQ(figures.granted, 0u);
-    EXPECT_EQ(figures.requested, 0u);
-    EXPECT_EQ(figures.asleep, 0u);
-    EXPECT_EQ(figures.objects, 0u);
-    EXPECT_EQ(sim::books(0).used_bytes, used);
-    EXPECT_EQ(heap.statistics().asleep_contents, 0u);
   }
 };
 
