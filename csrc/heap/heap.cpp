@@ -92,7 +92,8 @@ void Heap::allocate_slowly(Block* block, std::uint64_t bytes, std::uint64_t alig
   }
   Recorder::note(RecordedAction::kAllocate, s.recorded, block->address, bytes, name, counted,
                  block->generation, origin);
-  relieve(account);
+  if (account.has_crossings()) [[unlikely]]
+    relieve(account);
 }
 
 Block Heap::allocate_locked(const HeapRequest& request) {

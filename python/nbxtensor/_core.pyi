@@ -499,6 +499,9 @@ class Reserved:
     def address(self) -> int:
         ...
     @property
+    def asleep(self) -> bool:
+        ...
+    @property
     def capacity(self) -> int:
         ...
     @property

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -43,7 +44,9 @@ class SimHeap : public ::testing::Test {
     return words;
   }
   void expect_words(DeviceAddress address, std::uint32_t pattern, std::uint64_t bytes) {
-    for (const std::uint32_t word : words_at(address, bytes)) ASSERT_EQ(word, pattern);
+    const std::vector<std::uint32_t> words = words_at(address, bytes);
+    ASSERT_EQ(static_cast<std::size_t>(std::count(words.begin(), words.end(), pattern)),
+              words.size());
   }
   /// The heap, the account and the driver say the same.
   void expect_identity() {

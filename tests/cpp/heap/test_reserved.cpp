@@ -349,12 +349,12 @@ TEST_F(Reserved, AFailureAtAnyCallLeavesItAsleepOrAwake) {
   const auto attempt = [&] {
     auto block = reserve(64 * kMega);
     auto steady = reserve(128 * kMega, Lifetime::kSteady);
-    block->commit(4 * kMega);
-    steady->commit(4 * kMega);
-    fill(block->address(), 11, 4 * kMega);
-    fill(steady->address(), 12, 4 * kMega);
-    const Block other = heap.allocate(3 * kMega, 64, stream, kv);
-    fill(other.address, 13, 3 * kMega);
+    block->commit(2 * kPage);
+    steady->commit(kPage);
+    fill(block->address() + kPage, 11, kMega / 16);
+    fill(steady->address(), 12, kMega / 16);
+    const Block other = heap.allocate(kMega / 2, 64, stream, kv);
+    fill(other.address, 13, kMega / 16);
     ASSERT_EQ(table.synchronize(0), kSuccess);
     sim::add_fault(0, fault);
     for (int step = 0; step < 2; ++step) {
@@ -373,9 +373,9 @@ TEST_F(Reserved, AFailureAtAnyCallLeavesItAsleepOrAwake) {
     static_cast<void>(table.last_error(0));
     ASSERT_EQ(table.synchronize(0), kSuccess);
     heap.wake(kv);
-    expect_words(block->address(), 11, 4 * kMega);
-    expect_words(steady->address(), 12, 4 * kMega);
-    expect_words(other.address, 13, 3 * kMega);
+    expect_words(block->address() + kPage, 11, kMega / 16);
+    expect_words(steady->address(), 12, kMega / 16);
+    expect_words(other.address, 13, kMega / 16);
     // One of them ends while it may be asleep in part.
     sim::add_fault(0, fault);
     try {
@@ -389,11 +389,11 @@ TEST_F(Reserved, AFailureAtAnyCallLeavesItAsleepOrAwake) {
     block.reset();
     steady.reset();
     heap.wake(kv);
-    heap.free(other, 3 * kMega, kv, stream.id(), stream.submitted());
+    heap.free(other, kMega / 2, kv, stream.id(), stream.submitted());
     ASSERT_EQ(table.synchronize(0), kSuccess);
     expect_nothing_left();
   };
-  for (fault.first_call = 1; fault.first_call <= 40 && !HasFatalFailure(); ++fault.first_call) {
+  for (fault.first_call = 1; fault.first_call <= 30 && !HasFatalFailure(); ++fault.first_call) {
     attempt();
   }
   EXPECT_GT(failed, 15);
@@ -403,7 +403,7 @@ TEST_F(Reserved, AFailureAtAnyCallLeavesItAsleepOrAwake) {
        {Primitive::k_page_unmap, Primitive::k_page_release, Primitive::k_page_create,
         Primitive::k_page_map, Primitive::k_page_access}) {
     fault.primitive = primitive;
-    for (fault.first_call = 1; fault.first_call <= 4 && !HasFatalFailure(); ++fault.first_call) {
+    for (fault.first_call = 1; fault.first_call <= 2 && !HasFatalFailure(); ++fault.first_call) {
       attempt();
     }
   }
