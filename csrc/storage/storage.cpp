@@ -103,18 +103,18 @@ Reference<Storage> Storage::allocate_pinned(DeviceMemory& locker, std::uint64_t 
   if (locker.orphaned()) refuse_orphan(locker);
   Account& account = tagged_account(locker.pinned);
   DeviceMemory& host = memory_of(open_device(DeviceKind::kCpu, 0));
-  PinnedPool& pool = locker.pinned_pool();
+  PinnedPool& locked = locker.pinned_pool();
   void* place = take_object(sizeof(Storage));
   Block block;
   try {
-    block = pool.allocate(bytes, kTensorAlignment, account);
+    block = locked.allocate(bytes, kTensorAlignment, account);
   } catch (...) {
     give_object(place);
     throw;
   }
   auto* storage = new (place) Storage(host);
   storage->account_ = &account;
-  storage->heap_ = &pool.heap();
+  storage->heap_ = &locked.heap();
   storage->block_ = block;
   storage->bytes_ = bytes;
   storage->pinned_ = true;

@@ -340,6 +340,46 @@ def test_page_locked_memory_asks_in_order_of_cost_over_device_and_host() -> None
     del held
 
 
+def test_device_and_page_locked_requests_of_many_threads_ask_the_same_reclaimers() -> None:
+    spare = [take(2 * MiB) for _ in range(30)]
+    lock = threading.Lock()
+    failures: list[BaseException] = []
+
+    def reclaim(missing: int) -> int:
+        with lock:
+            freed = spare.pop().nbytes if spare else 0  # type: ignore[attr-defined]
+        memory.trim(DEVICE)
+        held = take(1000)
+        staging = memory.pinned((1000,), nbx.uint8, DEVICE)
+        del held, staging
+        return freed
+
+    def work(locked: bool) -> None:
+        for size in range(40):
+            try:
+                if locked:
+                    held = memory.pinned(((1 + size % 5) * MiB,), nbx.uint8, DEVICE)
+                else:
+                    held = take((1 + size % 5) * MiB)
+                del held
+            except nbx.OutOfMemoryError:
+                continue
+            except BaseException as error:
+                failures.append(error)
+
+    with (
+        memory.reclaimer(reclaim, device=DEVICE),
+        memory.budget(device=DEVICE, soft=memory.allocated(DEVICE) + MiB),
+    ):
+        threads = [threading.Thread(target=work, args=(i % 2 == 0,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    spare.clear()
+
+
 def test_a_library_asks_before_it_is_refused() -> None:
     spare = Spare("", 10, 6 * MiB)
     with memory.reclaimer(spare.drop, device=DEVICE):
