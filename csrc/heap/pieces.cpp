@@ -11,6 +11,15 @@ namespace {
 
 constexpr std::uint32_t kAtOnce = 1024;  // records under one hold of the lock
 
+/// Blocks that follow each other often lie in one piece.
+void share(DeviceAddress piece, std::uint64_t bytes, std::uint32_t account, HeapPieces* pieces) {
+  if (!pieces->shared.empty()) {
+    const HeapPieces::Shared& last = pieces->shared.back();
+    if (last.piece == piece && last.account == account) return;
+  }
+  pieces->shared.push_back({piece, bytes, account});
+}
+
 void list_pages(const PageRange& range, DeviceAddress address, std::uint64_t bytes,
                 std::uint32_t account, HeapPieces* pieces) {
   const DeviceAddress end = address + bytes;
@@ -23,7 +32,7 @@ void list_pages(const PageRange& range, DeviceAddress address, std::uint64_t byt
     if (start >= end - bytes && next <= end) {
       pieces->whole[account] += next - start;
     } else {
-      pieces->shared.push_back({start, next - start, account});
+      share(start, next - start, account, pieces);
     }
     address = next;
   }
@@ -47,7 +56,7 @@ HeapPieces Heap::pieces() const {
       if (segment.pages != nullptr) {
         list_pages(*segment.pages, record.address, record.bytes, record.account, &result);
       } else {
-        result.shared.push_back({segment.base, segment.driver_bytes, record.account});
+        share(segment.base, segment.driver_bytes, record.account, &result);
       }
     }
   }

@@ -18,7 +18,7 @@ struct HeapPieces {
   };
   /// Bytes of the pieces that lie under one block and nothing else, by Account::id.
   std::unordered_map<std::uint32_t, std::uint64_t> whole;
-  /// The others, once for each block that lies in them.
+  /// The others, at least once for each account with a block in them.
   std::vector<Shared> shared;
 };
 
