@@ -112,8 +112,9 @@ void Heap::State::lay_down(const Nap& nap) noexcept {
       asleep += bytes;
       if (sleeper.contents != nullptr) asleep_contents += bytes;
     }
-    for (const Reservation* block : nap.reserved) {
+    for (Reservation* block : nap.reserved) {
       const std::uint64_t bytes = block->committed;
+      block->moving = false;
       block->account->sleep_locked(bytes);
       live -= bytes;
       asleep += bytes;
@@ -162,6 +163,7 @@ void Heap::State::get_up(const Nap& nap, bool counted, Contents* dropped) noexce
     }
     for (Reservation* block : nap.reserved) {
       const std::uint64_t bytes = block->committed;
+      block->moving = false;
       if (counted) {
         asleep -= bytes;
         --reserved_asleep;
@@ -198,6 +200,7 @@ void Heap::State::lie_on(const Nap& nap, const std::vector<PageRun>& runs,
   {
     const std::lock_guard<ShortLock> guard(lock);
     for (const std::uint32_t id : nap.blocks) sleepers[id].moving = false;
+    for (Reservation* block : nap.reserved) block->moving = false;
     for (const Charge& charge : admitted) charge.account->sleep_locked(charge.bytes);
     bury();
   }
@@ -207,7 +210,6 @@ void Heap::State::lie_on(const Nap& nap, const std::vector<PageRun>& runs,
 /// Reserved blocks whose owners went meanwhile go too.
 void Heap::State::end_moves(const Nap& nap) noexcept {
   for (Reservation* block : nap.reserved) {
-    block->moving = false;
     if (!block->abandoned) continue;
     try {
       release(block);
