@@ -129,7 +129,13 @@ Block Heap::allocate_growing(const HeapRequest& request, Account* refused) {
   const BlockingScope scope;
   // Reclaimers may set another tag, which lets go of this one's account.
   const AccountHold held(request.account);
-  const std::lock_guard<std::recursive_mutex> growing(s.growth);
+  std::unique_lock<GrowthLock> growing(s.growth, std::defer_lock);
+  try {
+    growing.lock();
+  } catch (...) {
+    if (refused == nullptr) request.account.release(request.bytes, request.granted);
+    throw;
+  }
   if (refused != nullptr) {
     const auto admitted = [&] {
       refused = request.account.reserve(request.bytes, request.granted);
@@ -288,12 +294,12 @@ void Heap::set_options(const HeapOptions& options) {
     throw Error(ErrorKind::kValue, "slack: got " + std::to_string(options.slack) +
                                        "; give a share of the peak, from 0 to 1");
   }
-  const std::lock_guard<std::recursive_mutex> growing(state_->growth);
+  const std::lock_guard<GrowthLock> growing(state_->growth);
   state_->options = options;
 }
 
 HeapOptions Heap::options() const {
-  const std::lock_guard<std::recursive_mutex> growing(state_->growth);
+  const std::lock_guard<GrowthLock> growing(state_->growth);
   return state_->options;
 }
 
@@ -317,21 +323,21 @@ void Heap::after_fork(bool child) noexcept {
   state_->lock.unlock();
   // The mutex knows its owner by a thread id that the child's thread no longer has.
   if (child) {
-    new (&state_->growth) std::recursive_mutex();
+    new (&state_->growth) GrowthLock();
   } else {
     state_->growth.unlock();
   }
 }
 
-void Heap::recall() noexcept {
+void Heap::recall() {
   const BlockingScope scope;
-  const std::lock_guard<std::recursive_mutex> growing(state_->growth);
+  const std::lock_guard<GrowthLock> growing(state_->growth);
   const State::Recall recalled(*state_);
 }
 
 std::uint64_t Heap::trim(std::uint64_t keep) {
   const BlockingScope scope;
-  const std::lock_guard<std::recursive_mutex> growing(state_->growth);
+  const std::lock_guard<GrowthLock> growing(state_->growth);
   const State::Recall recall(*state_);
   state_->poll();
   return state_->release_unused(keep);
@@ -367,8 +373,8 @@ HeapStatistics Heap::statistics() const {
   return result;
 }
 
-void Heap::reset_peak() noexcept {
-  const std::lock_guard<std::recursive_mutex> growing(state_->growth);
+void Heap::reset_peak() {
+  const std::lock_guard<GrowthLock> growing(state_->growth);
   const State::Recall recall(*state_);
   const std::lock_guard<ShortLock> guard(state_->lock);
   state_->peak_live = state_->live;

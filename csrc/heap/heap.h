@@ -166,7 +166,7 @@ class Heap {
   [[nodiscard]] bool is_asleep(const Block& block) const noexcept;
 
   /// Takes back what threads keep for themselves, so that it is seen by all and merges.
-  void recall() noexcept;
+  void recall();
   /// Free memory back to the driver until at most `keep` parked bytes remain; returns bytes given
   /// back.
   std::uint64_t trim(std::uint64_t keep = 0);
@@ -176,7 +176,7 @@ class Heap {
   /// What each account keeps from going back to the driver (pieces.h); looks at every block, and is
   /// exact while none comes or goes.
   [[nodiscard]] HeapPieces pieces() const;
-  void reset_peak() noexcept;
+  void reset_peak();
   /// The live block that holds this address, interior addresses included; false if none does.
   [[nodiscard]] bool find(DeviceAddress address, Block* block) const noexcept;
 

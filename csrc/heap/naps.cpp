@@ -12,6 +12,7 @@ namespace nbx {
 /// Waits for the copies; when the stream cannot be waited for, the device is. `over`: they are.
 Status Heap::State::drain_copies(bool* over) noexcept {
   driver_calls.fetch_add(1, std::memory_order_relaxed);
+  const GrowthLock::Pause pause(growth);
   const Status status = primitives.stream_synchronize(device.ordinal(), 0);
   *over = status == kSuccess || primitives.synchronize(device.ordinal()) == kSuccess;
   return status;

@@ -44,7 +44,7 @@ HeapPieces Heap::pieces() const {
   State& s = *state_;
   const BlockingScope scope;
   // Pages move under `growth` only.
-  const std::lock_guard<std::recursive_mutex> growing(s.growth);
+  const std::lock_guard<GrowthLock> growing(s.growth);
   HeapPieces result;
   const std::uint32_t end = s.space.records().size();
   for (std::uint32_t first = kNoBlock + 1; first < end; first += kAtOnce) {

@@ -70,9 +70,15 @@ bool Heap::State::ask_all(std::vector<KnownReclaimer> calls, std::uint64_t bytes
     return account != nullptr && account->granted() > account->soft_limit();
   });
   const Asking here(this);
-  return std::any_of(calls.begin(), calls.end(), [&](const KnownReclaimer& known) {
+  return std::any_of(calls.begin(), calls.end(), [&](KnownReclaimer& known) {
     const Asking there(known.heap);
-    if (ask(known, bytes) == 0) return false;
+    std::uint64_t freed = 0;
+    {
+      const GrowthLock::Pause pause(growth);
+      freed = ask(known, bytes);
+      known.call.reset();  // the last to hold one may run code of the program
+    }
+    if (freed == 0) return false;
     try {
       return enough();
     } catch (const std::exception& error) {
@@ -83,7 +89,11 @@ bool Heap::State::ask_all(std::vector<KnownReclaimer> calls, std::uint64_t bytes
 }
 
 bool Heap::State::reclaim(std::uint64_t bytes, const std::function<bool()>& enough) {
-  return !Asking::runs(this) && ask_all(known_reclaimers(), bytes, enough);
+  if (Asking::runs(this)) return false;
+  const GrowthLock::Asking asking(growth);
+  if (!asking.may()) return false;
+  // Another thread may have asked them while this one stood behind it.
+  return (asking.waited() && enough()) || ask_all(known_reclaimers(), bytes, enough);
 }
 
 bool Heap::State::reclaim_unlocked(std::uint64_t bytes, const std::function<bool()>& enough) {

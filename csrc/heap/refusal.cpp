@@ -57,6 +57,10 @@ std::string remedy(const RefusalFigures& f, std::uint64_t shortfall) {
     return "raise the budget of " + f.tag + " to at least " + format_bytes(f.held + f.granted) +
            ", or ask for at most " + format_bytes(f.limit);
   }
+  if (f.inside_work && f.pending != 0) {
+    return "host work of a stream may not wait for the " + format_bytes(f.pending) +
+           " that queued work keeps: allocate before the work is queued";
+  }
   if (f.parked + f.driver_free.value_or(0) >= f.granted) {
     return "the free bytes are in pieces between live tensors: release neighbours, or ask for at "
            "most " +

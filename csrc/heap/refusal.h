@@ -32,6 +32,7 @@ struct RefusalFigures {
   std::optional<std::uint64_t> driver_total;
   std::optional<std::uint64_t> external;    // used on the device, not by this heap
   std::vector<NamedBytes> pending_streams;  // bytes that wait for the work of each
+  bool inside_work = false;                 // host work asked, which waits for nothing
   std::optional<Advice> advice;             // none: the books could not be copied
 };
 

@@ -153,7 +153,7 @@ ReservedBlock::ReservedBlock(Heap& heap, std::uint64_t capacity, Account& accoun
                                        "; give one of its accounts");
   }
   const BlockingScope scope;
-  const std::lock_guard<std::recursive_mutex> growing(s.growth);
+  const GrowthLock::Undivided growing(s.growth);
   held_ = s.reserve(capacity, account, lifetime);
   range_ = held_->range;
 }
@@ -164,7 +164,7 @@ ReservedBlock::~ReservedBlock() {
   try {
     const BlockingScope scope;
     Heap::State& s = *heap_.state_;
-    const std::lock_guard<std::recursive_mutex> growing(s.growth);
+    const GrowthLock::Undivided growing(s.growth);
     held_->abandoned = true;
     // Whoever moves it ends it; all work was waited for.
     if (held_->moving) return;
@@ -197,7 +197,7 @@ std::uint64_t ReservedBlock::commit(std::uint64_t bytes) {
 void ReservedBlock::grow(std::uint64_t bytes) {
   Heap::State& s = *heap_.state_;
   const BlockingScope scope;
-  const std::lock_guard<std::recursive_mutex> growing(s.growth);
+  const GrowthLock::Undivided growing(s.growth);
   require_awake("commit");
   const Resizing resizing(held_);
   // A reclaimer that runs inside may shrink or grow this block: until nothing is missing.
@@ -207,7 +207,7 @@ void ReservedBlock::grow(std::uint64_t bytes) {
 std::uint64_t ReservedBlock::decommit(std::uint64_t keep) {
   Heap::State& s = *heap_.state_;
   const BlockingScope scope;
-  const std::lock_guard<std::recursive_mutex> growing(s.growth);
+  const GrowthLock::Undivided growing(s.growth);
   const std::uint64_t before = committed();
   std::uint64_t last = round_up(std::min(keep, before), granule());
   // A large page is one piece of memory.
@@ -297,7 +297,9 @@ void ReservedBlock::wait_for_uses() {
   try {
     for (; done < uses.size(); ++done) {
       const BlockUse work = resolved(uses[done]);
-      if (work.ticket != 0) wait_for(work);
+      if (work.ticket == 0) continue;
+      const GrowthLock::Pause pause(heap_.state_->growth);
+      wait_for(work);
     }
   } catch (...) {
     close_view(0, ~std::uint64_t{0}, uses.data() + done, uses.size() - done);

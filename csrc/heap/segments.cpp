@@ -99,7 +99,12 @@ std::uint64_t Heap::State::release_segments(std::uint64_t keep) {
       segment = space.remove_segment(unused);
       segment_bytes -= segment.driver_bytes;
     }
-    const Status freed = give_to_driver(segment.driver_address);
+    Status freed = kSuccess;
+    {
+      // A driver may wait for all its work here.
+      const GrowthLock::Pause pause(growth);
+      freed = give_to_driver(segment.driver_address);
+    }
     if (status == kSuccess) status = freed;
     released += segment.driver_bytes;
     Recorder::note_now(RecordedAction::kUnmap, recorded, segment.driver_address,

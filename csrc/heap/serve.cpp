@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "heap/blocking.h"
 #include "heap/state.h"
+#include "stream/callback.h"
 
 namespace nbx {
 
@@ -29,11 +30,10 @@ std::uint32_t Heap::State::serve(const HeapRequest& request) {
     if (id != kNoBlock) return id;
   }
   id = serve_reclaimed(request, reach);
-  // While a stream is captured the device may not be waited for.
-  if (id != kNoBlock || host || is_capture(request.stream)) return id;
+  // Neither while a stream is captured nor inside host work may the device be waited for.
+  if (id != kNoBlock || host || is_capture(request.stream) || inside_callback()) return id;
   // Queued work may hold the last reference to memory that nobody else can reach.
-  driver_calls.fetch_add(1, std::memory_order_relaxed);
-  device.check(primitives.synchronize(device.ordinal()), "synchronize");
+  wait_for_device();
   poll();
   id = search(request, reach, true);
   if (id == kNoBlock) id = grow(request, reach, true);
@@ -107,15 +107,26 @@ void Heap::State::poll() {
       newest = space.newest_ticket(stream);
     }
     driver_calls.fetch_add(1, std::memory_order_relaxed);
-    const Ticket completed = completed_ticket(stream, newest);
+    Ticket completed = 0;
+    {
+      const GrowthLock::Pause pause(growth);
+      completed = completed_ticket(stream, newest);
+    }
     const std::lock_guard<ShortLock> guard(lock);
     space.complete(stream, completed);
   }
   fold_slabs();
 }
 
-/// Waits for the work that keeps freed blocks; false if there was none.
+void Heap::State::wait_for_device() {
+  driver_calls.fetch_add(1, std::memory_order_relaxed);
+  const GrowthLock::Pause pause(growth);
+  device.check(primitives.synchronize(device.ordinal()), "synchronize");
+}
+
+/// Waits for the work that keeps freed blocks; false if there was none, or if it may not wait.
 bool Heap::State::wait_for_pending() {
+  if (inside_callback()) return false;
   std::vector<BlockUse> uses;
   {
     const std::lock_guard<ShortLock> guard(lock);
@@ -125,7 +136,10 @@ bool Heap::State::wait_for_pending() {
   }
   for (const BlockUse& use : uses) {
     driver_calls.fetch_add(1, std::memory_order_relaxed);
-    wait_for(use);
+    {
+      const GrowthLock::Pause pause(growth);
+      wait_for(use);
+    }
     const std::lock_guard<ShortLock> guard(lock);
     space.complete(use.stream, use.ticket);
   }
@@ -139,6 +153,7 @@ RefusalFigures Heap::State::figures(const HeapRequest& request, const Account* r
   result.tag = request.account.path();
   result.requested = request.bytes;
   result.granted = request.granted;
+  result.inside_work = inside_callback();
   Account* root = &request.account;
   while (root->parent() != nullptr) root = root->parent();
   if (root->limit() != kUnlimited) result.budget = root->limit();

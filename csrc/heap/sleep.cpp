@@ -266,7 +266,7 @@ void Heap::State::count_held() noexcept {
 bool Heap::State::free_asleep(const Block& block, std::uint64_t requested, const BlockUse* uses,
                               std::size_t count) noexcept {
   if (sleeping.load(std::memory_order_relaxed) == 0) return false;
-  const std::unique_lock<std::recursive_mutex> growing(growth, std::try_to_lock);
+  const std::unique_lock<GrowthLock> growing(growth, std::try_to_lock);
   const std::lock_guard<ShortLock> guard(lock);
   if (!space.is_asleep(block.id, block.generation)) return false;
   Sleeper& sleeper = sleepers[block.id];
@@ -312,7 +312,7 @@ SleepReport Heap::sleep(Account& tag, bool keep) {
                     "the tensors instead");
   }
   const BlockingScope scope;
-  const std::lock_guard<std::recursive_mutex> growing(s.growth);
+  const GrowthLock::Undivided growing(s.growth);
   SleepReport report;
   State::Nap nap;
   {
@@ -326,8 +326,7 @@ SleepReport Heap::sleep(Account& tag, bool keep) {
   try {
     dropped.reserve(nap.size());
     for (const State::Charge& charge : s.charges_of(nap)) report.bytes += charge.bytes;
-    s.driver_calls.fetch_add(1, std::memory_order_relaxed);
-    s.device.check(s.primitives.synchronize(s.device.ordinal()), "synchronize");
+    s.wait_for_device();
     s.poll();
     if (keep) report.contents = s.copy_out(nap);
     report.moved = s.put_away(nap, &asleep);
@@ -354,7 +353,7 @@ SleepReport Heap::wake(Account& tag) {
 SleepReport Heap::wake_blocks(Account& tag) {
   State& s = *state_;
   const BlockingScope scope;
-  const std::lock_guard<std::recursive_mutex> growing(s.growth);
+  const GrowthLock::Undivided growing(s.growth);
   SleepReport report;
   const State::Nap nap = s.stir(tag);
   if (nap.size() == 0) return report;

@@ -9,6 +9,7 @@
 
 #include "core/align.h"
 #include "heap/front.h"
+#include "heap/growth_lock.h"
 #include "heap/heap.h"
 #include "heap/refusal.h"
 #include "heap/reserved.h"
@@ -159,6 +160,7 @@ struct Heap::State {
   [[nodiscard]] std::uint32_t search_after_wait(const HeapRequest& request, const Reach& reach);
   [[nodiscard]] std::uint32_t grow(const HeapRequest& request, const Reach& reach, bool exact);
   void poll();
+  void wait_for_device();
   bool wait_for_pending();
 
   // Reclaimers (reclaim.cpp): in order of cost, those of an account above its soft limit first.
@@ -305,8 +307,7 @@ struct Heap::State {
   std::unique_ptr<Pages> ranges;
   ShortLock own_lock;
   ShortLock& lock;
-  // Recursive: work that a wait runs may come back here on the same thread.
-  std::recursive_mutex growth;
+  GrowthLock growth;
   HeapOptions options;
   std::vector<KnownReclaimer> reclaimers;  // in order of cost
   std::uint64_t next_number = 1;           // of reclaimers and captures

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "heap/state.h"
+#include "stream/callback.h"
 
 namespace nbx {
 
@@ -88,10 +89,9 @@ std::vector<PageRun> Heap::State::supply(const HeapRequest& request, const Targe
     poll();
     return attempt(true);
   });
-  if (!done && !host) {
+  if (!done && !host && !inside_callback()) {
     // Queued work may hold the last reference to memory that nobody else can reach.
-    driver_calls.fetch_add(1, std::memory_order_relaxed);
-    device.check(primitives.synchronize(device.ordinal()), "synchronize");
+    wait_for_device();
     poll();
     attempt(true);
   }

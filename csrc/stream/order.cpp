@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "stream/callback.h"
 #include "stream/names.h"
 
 namespace nbx {
@@ -170,6 +171,8 @@ Ticket completed_ticket(StreamId stream, Ticket newest) {
       return ticket;
     }
   }
+  // A callback may not wait for the device.
+  if (inside_callback()) return known_completed(stream);
   known.device->check(primitives.synchronize(known.device->ordinal()), "synchronize");
   note_completed(BlockUse{stream, newest});
   return newest;
