@@ -2,6 +2,7 @@
 #include "account/recorder.h"
 #include "devices.h"
 #include "harness.h"
+#include "heap/blocks.h"
 
 namespace bench {
 namespace {
@@ -31,8 +32,32 @@ void recorder(Report* report) {
   report->add("recorder_note_ns", median_ns(401, 4000, note));
 }
 
+void snapshot(Report* report) {
+  constexpr std::size_t kLive = 100000;
+  Blocks blocks(gpu_memory());
+  LogUniform size(2026, 256, 1 << 20);
+  std::mt19937_64 random(2026);
+  while (blocks.size() < kLive) blocks.hold(size());
+  // As after a while: holes between the blocks.
+  for (std::size_t i = 0; i < kLive; ++i) blocks.exchange(random() % kLive, size());
+  std::vector<double> whole, holds;
+  for (int i = 0; i < 51; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    const HeapBlocks found = gpu_memory().heap.blocks();
+    const std::chrono::duration<double, std::milli> spent =
+        std::chrono::steady_clock::now() - start;
+    whole.push_back(spent.count());
+    holds.push_back(static_cast<double>(found.longest_hold) / 1000);
+  }
+  report->add("snapshot_100k_ms", median(std::move(whole)));
+  report->add("snapshot_lock_us", median(std::move(holds)));
+}
+
 }  // namespace
 
-void time_observers(Report* report) { recorder(report); }
+void time_observers(Report* report) {
+  recorder(report);
+  snapshot(report);
+}
 
 }  // namespace bench

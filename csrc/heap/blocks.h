@@ -11,11 +11,11 @@ namespace nbx {
 struct BlockView {
   DeviceAddress address = 0;
   std::uint64_t bytes = 0;      // granted
-  std::uint64_t requested = 0;  // of a live block
+  std::uint64_t requested = 0;  // of a live block, or one that waits for its last uses
   std::uint32_t generation = 0;
   StreamId stream = kNoStream;  // of the newest use
-  std::uint32_t account = 0;    // Account::id, of a live block
-  std::uint32_t origin = 0;     // Recorder::origin, of a live block
+  std::uint32_t account = 0;    // Account::id, of such a block
+  std::uint32_t origin = 0;     // Recorder::origin, of such a block
   std::uint32_t segment = 0;    // place in `segments`
   std::uint32_t state = 0;      // BlockState
 };
@@ -28,10 +28,13 @@ struct SegmentView {
 };
 
 /// Blocks in no order; slots of a slab come besides it. The heap's lock is taken for a thousand
-/// records at a time, so that blocks which were cut or joined meanwhile may overlap.
+/// records at a time, so that others are served in between. What is live from beginning to end is
+/// there once, as it is; of blocks that came, went, were cut or joined meanwhile both forms may be
+/// there, and of two that overlap the later one in the list is right.
 struct HeapBlocks {
   std::vector<BlockView> blocks;
   std::vector<SegmentView> segments;
+  std::uint64_t longest_hold = 0;  // of the lock, in nanoseconds
 };
 
 }  // namespace nbx
