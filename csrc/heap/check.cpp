@@ -128,35 +128,36 @@ void Checker::arm(Entry* entry, Stream& stream) {
   const DeviceAddress end = entry->address + entry->bytes;
   fill(end, entry->guard, guard, stream.handle());
   entry->armed = true;
-  if (probed_) return;
+  entry->arming = stream.use();
+  if (probed_.exchange(true)) return;
   // Where memory is only an address there is nothing to look at.
-  probed_ = true;
   const BlockingScope scope;
   wait_for(stream.use());
   readable_ = first_other(entry->raw.address, entry->guard, guard) == entry->guard;
 }
 
-void Checker::verify_guards(const Entry& entry) {
-  if (!entry.armed || !readable_) return;
+std::vector<std::string> Checker::damage_of_guards(const Entry& entry) {
+  std::vector<std::string> found;
+  if (!entry.armed || !readable_) return found;
   const std::uint8_t pattern = guard_pattern(entry.number);
   const std::uint64_t before = first_other(entry.raw.address, entry.guard, pattern);
   if (before != entry.guard) {
-    report("a byte before " + name_of(entry) + " was written, at offset -" +
-           std::to_string(entry.guard - before));
+    found.push_back("a byte before " + name_of(entry) + " was written, at offset -" +
+                    std::to_string(entry.guard - before));
   }
   const std::uint64_t after = first_other(entry.address + entry.bytes, entry.guard, pattern);
   if (after != entry.guard) {
-    report("a byte past the end of " + name_of(entry) + " was written, at offset " +
-           std::to_string(entry.bytes + after));
+    found.push_back("a byte past the end of " + name_of(entry) + " was written, at offset " +
+                    std::to_string(entry.bytes + after));
   }
+  return found;
 }
 
-void Checker::verify_poison(const Entry& entry) {
-  if (!entry.armed || !readable_) return;
+std::vector<std::string> Checker::damage_of_poison(const Entry& entry) {
+  if (!entry.armed || !readable_) return {};
   const std::uint64_t at = first_other(entry.address, entry.bytes, freed_pattern(entry.number));
-  if (at != entry.bytes) {
-    report("freed memory was written: " + name_of(entry) + ", at offset " + std::to_string(at));
-  }
+  if (at == entry.bytes) return {};
+  return {"freed memory was written: " + name_of(entry) + ", at offset " + std::to_string(at)};
 }
 
 // ---- allocate and free ---------------------------------------------------------------------
@@ -176,37 +177,57 @@ Block Checker::allocate(std::uint64_t bytes, std::uint64_t alignment, Stream& st
     entry.raw = heap_.allocate(whole, alignment, stream, account, lifetime);
   }
   if (bytes == 0) return entry.raw;
-  const Lock lock(mutex_);
   try {
     entry.address = entry.raw.address + entry.guard;
     entry.account = &account;
     entry.tag = account.path();
-    entry.number = ++numbers_;
-    auto next = live_.upper_bound(entry.address);
-    const bool meets_next =
-        next != live_.end() && next->second.raw.address < entry.raw.address + whole;
-    if (meets_next || (next != live_.begin() &&
-                       std::prev(next)->second.raw.address + std::prev(next)->second.raw.granted >
-                           entry.raw.address)) {
-      report("two live blocks overlap: " + name_of(entry) + " and " +
-             name_of(meets_next ? next->second : std::prev(next)->second));
+    {
+      const Lock lock(mutex_);
+      entry.number = ++numbers_;
+      report_overlap(entry);
+      live_.insert_or_assign(entry.address, entry);
     }
     arm(&entry, stream);
-    Block block = entry.raw;
-    block.address = entry.address;
-    live_.emplace(entry.address, std::move(entry));
-    return block;
+    const Lock lock(mutex_);
+    const auto found = live_.find(entry.address);
+    if (found != live_.end() && found->second.number == entry.number) {
+      found->second.armed = entry.armed;
+      found->second.arming = entry.arming;
+    }
   } catch (...) {
+    {
+      const Lock lock(mutex_);
+      const auto found = live_.find(entry.address);
+      if (found != live_.end() && found->second.number == entry.number) live_.erase(found);
+    }
     heap_.free(entry.raw, whole, account, stream.id(), stream.submitted());
     throw;
   }
+  Block block = entry.raw;
+  block.address = entry.address;
+  return block;
+}
+
+void Checker::report_overlap(const Entry& entry) {
+  const Entry* other = nullptr;
+  const auto next = live_.upper_bound(entry.address);
+  const DeviceAddress end = entry.address + entry.bytes + entry.guard;
+  if (next != live_.end() && next->second.raw.address < end) other = &next->second;
+  if (next != live_.begin()) {
+    const Entry& before = std::prev(next)->second;
+    if (before.raw.address + before.raw.granted > entry.raw.address) other = &before;
+  }
+  if (other == nullptr) return;
+  report("two live blocks overlap: " + name_of(entry) + " and " + name_of(*other));
 }
 
 void Checker::report_wrong_free(const Block& block) {
   const std::string what = "free: block " + std::to_string(block.id) + " at " + hex(block.address);
-  const auto freed = [&](const Entry& entry) { return entry.address == block.address; };
-  if (std::any_of(quarantine_.begin(), quarantine_.end(), freed) ||
-      std::any_of(late_.begin(), late_.end(), freed) || live_.count(block.address) != 0) {
+  const auto freed = [&](const Entries& entries) {
+    return std::any_of(entries.begin(), entries.end(),
+                       [&](const Entry& entry) { return entry.address == block.address; });
+  };
+  if (freed(quarantine_) || freed(busy_) || freed(late_) || live_.count(block.address) != 0) {
     report(what + " was freed before: a double free");
     return;
   }
@@ -219,6 +240,11 @@ void Checker::report_wrong_free(const Block& block) {
              ": an interior pointer; free the block's own address");
       return;
     }
+  }
+  if (const Checker* former = ended_holder(block.address)) {
+    report(what + " is of epoch " + std::to_string(former->ended_) + " of " + device_.name() +
+           ", which ended: a stale handle");
+    return;
   }
   const std::lock_guard<std::mutex> guard(checkers().mutex);
   for (const auto& [other, name] : checkers().known) {
@@ -233,6 +259,20 @@ void Checker::report_wrong_free(const Block& block) {
          ": it was freed long ago, or the pointer is foreign");
 }
 
+const Checker* Checker::ended_holder(DeviceAddress address) const {
+  const std::lock_guard<std::mutex> guard(checkers().mutex);
+  for (const auto& [other, name] : checkers().known) {
+    if (other == this || &other->device_ != &device_ || other->ended_ == 0) continue;
+    const Lock lock(other->mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) continue;
+    const auto above = other->live_.upper_bound(address);
+    if (above == other->live_.begin()) continue;
+    const Entry& entry = std::prev(above)->second;
+    if (address < entry.address + entry.bytes) return other;
+  }
+  return nullptr;
+}
+
 void Checker::free(const Block& block, std::uint64_t requested, Account& account,
                    const BlockUse* uses, std::size_t count) noexcept {
   try {
@@ -240,22 +280,21 @@ void Checker::free(const Block& block, std::uint64_t requested, Account& account
       heap_.free_after(block, requested, account, uses, count);
       return;
     }
+    {
+      const Lock lock(mutex_);
+      const auto found = live_.find(block.address);
+      if (found == live_.end() || found->second.raw.generation != block.generation) {
+        report_wrong_free(block);
+        return;
+      }
+      Entries freed;
+      freed.push_back(found->second);
+      freed.back().uses.assign(uses, uses + count);
+      live_.erase(found);
+      check_uses(freed.back());
+      late_.splice(late_.end(), freed);
+    }
     run_late();
-    const Lock lock(mutex_);
-    const auto found = live_.find(block.address);
-    if (found == live_.end() || found->second.raw.generation != block.generation) {
-      report_wrong_free(block);
-      return;
-    }
-    Entry entry = std::move(found->second);
-    live_.erase(found);
-    entry.uses.assign(uses, uses + count);
-    check_uses(entry);
-    if (inside_callback()) {
-      late_.push_back(std::move(entry));
-    } else {
-      retire(std::move(entry));
-    }
   } catch (const std::exception& error) {
     report(std::string("free: the block is kept: ") + error.what());
   }
@@ -273,35 +312,72 @@ void Checker::check_uses(const Entry& entry) {
   }
 }
 
-void Checker::retire(Entry entry) {
+/// Takes an entry of `busy_` to where it belongs next.
+void Checker::retire(Entries::iterator place) {
+  Entry& entry = *place;
   const bool captured = std::any_of(entry.uses.begin(), entry.uses.end(),
                                     [](const BlockUse& use) { return is_capture(use.stream); });
+  Entries gone;
   if (captured || heap_.is_asleep(entry.raw)) {
+    {
+      const Lock lock(mutex_);
+      gone.splice(gone.end(), busy_, place);
+    }
     release(entry);  // the graph will use it again, or it has no memory
     return;
   }
-  {
-    const BlockingScope scope;
-    for (const BlockUse& use : entry.uses) {
-      if (use.ticket != 0) wait_for(use);
+  try {
+    {
+      const BlockingScope scope;
+      if (entry.arming.ticket != 0) wait_for(entry.arming);
+      for (const BlockUse& use : entry.uses) {
+        if (use.ticket != 0) wait_for(use);
+      }
+      for (const Access& access : entry.accesses) wait_for(access.use);
     }
-    for (const Access& access : entry.accesses) wait_for(access.use);
+    for (std::string& text : damage_of_guards(entry)) report(std::move(text));
+    if (entry.armed) {
+      fill(entry.address, entry.bytes, freed_pattern(entry.number), 0);
+      // Not by the stream's own wait, which raises what was just found.
+      const BlockingScope scope;
+      wait_for(default_stream(device_).use());
+    }
+  } catch (...) {
+    const Lock lock(mutex_);
+    gone.splice(gone.end(), busy_, place);
+    throw;
   }
-  verify_guards(entry);
-  if (entry.armed) {
-    fill(entry.address, entry.bytes, freed_pattern(entry.number), 0);
-    // Not by the stream's own wait, which raises what was just found.
-    const BlockingScope scope;
-    wait_for(default_stream(device_).use());
+  {
+    const Lock lock(mutex_);
+    quarantined_ += entry.bytes;
+    quarantine_.splice(quarantine_.end(), busy_, place);
   }
-  quarantined_ += entry.bytes;
-  quarantine_.push_back(std::move(entry));
-  while (quarantined_ > kQuarantineBytes || quarantine_.size() > kQuarantineBlocks) {
-    const Entry oldest = std::move(quarantine_.front());
-    quarantine_.pop_front();
-    quarantined_ -= oldest.bytes;
-    verify_poison(oldest);
-    release(oldest);
+  release_oldest(kQuarantineBytes, kQuarantineBlocks);
+}
+
+/// Gives freed blocks to the heap, each verified first, until no more than this is left.
+void Checker::release_oldest(std::uint64_t bytes, std::size_t blocks) noexcept {
+  while (true) {
+    Entries::iterator place;
+    {
+      const Lock lock(mutex_);
+      if (quarantine_.empty() || (quarantined_ <= bytes && quarantine_.size() <= blocks)) return;
+      place = quarantine_.begin();
+      busy_.splice(busy_.end(), quarantine_, place);
+      quarantined_ -= place->bytes;
+    }
+    try {
+      for (std::string& text : damage_of_poison(*place)) report(std::move(text));
+    } catch (const std::exception& error) {
+      report(std::string("freed memory could not be read: ") + error.what());
+    }
+    Entries oldest;
+    {
+      const Lock lock(mutex_);
+      oldest.splice(oldest.end(), busy_, place);
+    }
+    // Nobody has the addresses before they are out of the lists.
+    release(oldest.front());
   }
 }
 
@@ -312,79 +388,126 @@ void Checker::release(const Entry& entry) noexcept {
 
 void Checker::run_late() {
   if (inside_callback()) return;
-  const Lock lock(mutex_);
-  while (!late_.empty()) {
-    Entry entry = std::move(late_.back());
-    late_.pop_back();
-    retire(std::move(entry));
+  while (true) {
+    Entries::iterator place;
+    {
+      const Lock lock(mutex_);
+      if (late_.empty()) return;
+      place = late_.begin();
+      busy_.splice(busy_.end(), late_, place);
+    }
+    retire(place);
   }
 }
 
 void Checker::flush() noexcept {
   try {
     run_late();
-    const Lock lock(mutex_);
-    while (!quarantine_.empty()) {
-      const Entry oldest = std::move(quarantine_.front());
-      quarantine_.pop_front();
-      quarantined_ -= oldest.bytes;
-      try {
-        verify_poison(oldest);
-      } catch (const std::exception& error) {
-        report(std::string("freed memory could not be read: ") + error.what());
-      }
-      release(oldest);
-    }
   } catch (const std::exception& error) {
     report(std::string("flush: ") + error.what());
   }
+  if (!inside_callback()) release_oldest(0, 0);
+}
+
+/// Whether the block is where it was: live, or in the quarantine.
+bool Checker::holds(const Entry& entry, bool live) const {
+  const Lock lock(mutex_);
+  const auto same = [&](const Entry& other) { return other.number == entry.number; };
+  if (!live) return std::any_of(quarantine_.begin(), quarantine_.end(), same);
+  const auto found = live_.find(entry.address);
+  return found != live_.end() && same(found->second) && !heap_.is_asleep(entry.raw);
 }
 
 void Checker::verify() {
   run_late();
-  const BlockingScope scope;
-  synchronize_device(device_);
-  const Lock lock(mutex_);
-  for (const auto& [address, entry] : live_) {
-    if (!heap_.is_asleep(entry.raw)) verify_guards(entry);
+  {
+    const BlockingScope scope;
+    synchronize_device(device_);
   }
-  for (const Entry& entry : quarantine_) verify_poison(entry);
+  // Copies: others allocate and free meanwhile, and their blocks are looked at when they are freed.
+  std::vector<Entry> entries;
+  std::size_t live = 0;
+  {
+    const Lock lock(mutex_);
+    for (const auto& [address, entry] : live_) entries.push_back(entry);
+    live = entries.size();
+    entries.insert(entries.end(), quarantine_.begin(), quarantine_.end());
+  }
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (!holds(entries[i], i < live)) continue;
+    try {
+      auto found = i < live ? damage_of_guards(entries[i]) : damage_of_poison(entries[i]);
+      if (found.empty() || !holds(entries[i], i < live)) continue;
+      for (std::string& text : found) report(std::move(text));
+    } catch (const Error&) {
+      if (holds(entries[i], i < live)) throw;
+    }
+  }
 }
 
 // ---- launches ------------------------------------------------------------------------------
 
-void Checker::launch(DeviceAddress address, std::uint64_t bytes, Stream& stream, bool writes) {
+void Checker::refuse_stale(const Checker& former, const Stream& stream) const {
+  throw Error(ErrorKind::kDevice, "check: stale epoch: work of stream " +
+                                      std::to_string(stream.id()) + " uses memory of epoch " +
+                                      std::to_string(former.ended_) + " of " + device_.name() +
+                                      ", which ended when a new one began; build tables of "
+                                      "addresses again from the new tensors");
+}
+
+void Checker::check_launch(DeviceAddress address, std::uint64_t bytes, const Stream& stream,
+                           bool writes) {
   if (bytes == 0 || stream.is_captured() || device_.properties().integrated_work) return;
   const DeviceAddress end = address + bytes;
   const Lock lock(mutex_);
-  for (const Entry& entry : quarantine_) {
-    if (address < entry.address + entry.bytes && entry.address < end) {
+  if (ended_ != 0) refuse_stale(*this, stream);
+  for (const Entries* freed : {&quarantine_, &busy_, &late_}) {
+    for (const Entry& entry : *freed) {
+      if (address >= entry.address + entry.bytes || entry.address >= end) continue;
       throw Error(ErrorKind::kDevice, "check: use after free: work of stream " +
                                           std::to_string(stream.id()) + " uses " + name_of(entry));
     }
   }
-  const auto above = live_.upper_bound(address);
-  if (above == live_.begin()) return;
-  Entry& entry = std::prev(above)->second;
-  if (address >= entry.address + entry.bytes) return;
-  auto& accesses = entry.accesses;
+  Entry* const entry = live_at(address);
+  if (entry == nullptr) {
+    if (const Checker* former = ended_holder(address)) refuse_stale(*former, stream);
+    return;
+  }
   const StreamId own = stream.id();
-  accesses.erase(std::remove_if(accesses.begin(), accesses.end(),
-                                [&](const Access& access) {
-                                  return known_completed(access.use.stream) >= access.use.ticket;
-                                }),
-                 accesses.end());
-  for (const Access& access : accesses) {
+  for (const Access& access : entry->accesses) {
     if (access.use.stream == own || access.begin >= end || address >= access.end) continue;
     // By order alone: that the other work happened to be over does not make it right.
     if ((!access.writes && !writes) || is_ordered(own, access.use)) continue;
     throw Error(ErrorKind::kDevice,
-                "check: " + name_of(entry) + " is " + (writes ? "written" : "read") +
+                "check: " + name_of(*entry) + " is " + (writes ? "written" : "read") +
                     " by stream " + std::to_string(own) + ", which does not wait for stream " +
                     std::to_string(access.use.stream) + " that still " +
                     (access.writes ? "writes" : "reads") + " it; call wait_stream first");
   }
-  accesses.push_back(Access{BlockUse{own, stream.submitted() + 1}, address, end, writes});
+}
+
+void Checker::note_launch(DeviceAddress address, std::uint64_t bytes, const Stream& stream,
+                          bool writes) {
+  if (bytes == 0 || stream.is_captured() || device_.properties().integrated_work) return;
+  const BlockUse use = stream.use();
+  const Lock lock(mutex_);
+  Entry* const entry = live_at(address);
+  if (entry == nullptr) return;
+  auto& accesses = entry->accesses;
+  accesses.erase(std::remove_if(accesses.begin(), accesses.end(),
+                                [](const Access& access) {
+                                  return known_completed(access.use.stream) >= access.use.ticket;
+                                }),
+                 accesses.end());
+  accesses.push_back(Access{use, address, address + bytes, writes});
+}
+
+/// The live block that holds the address; the mutex is held.
+Checker::Entry* Checker::live_at(DeviceAddress address) noexcept {
+  const auto above = live_.upper_bound(address);
+  if (above == live_.begin()) return nullptr;
+  Entry& entry = std::prev(above)->second;
+  return address < entry.address + entry.bytes ? &entry : nullptr;
 }
 
 }  // namespace nbx

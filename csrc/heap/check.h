@@ -3,7 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,7 +38,12 @@ class Checker {
   /// Work that uses these bytes is about to be submitted. Throws Error(kDevice) if they were freed,
   /// or if work of another stream that this one does not wait for writes them, or reads what this
   /// work writes.
-  void launch(DeviceAddress address, std::uint64_t bytes, Stream& stream, bool writes);
+  void check_launch(DeviceAddress address, std::uint64_t bytes, const Stream& stream, bool writes);
+  /// It was submitted.
+  void note_launch(DeviceAddress address, std::uint64_t bytes, const Stream& stream, bool writes);
+
+  /// A new epoch began: what uses addresses of this one, or frees them elsewhere, is named.
+  void end_epoch(std::uint32_t epoch) noexcept { ended_.store(epoch, std::memory_order_release); }
 
   /// Looks at the guards of every live block and at the poison of every freed one.
   void verify();
@@ -61,6 +66,7 @@ class Checker {
     std::string tag;
     std::uint32_t number = 0;  // of the allocation; chooses the patterns
     bool armed = false;        // guards and poison are there to look at
+    BlockUse arming;           // ... once this is over
     std::vector<Access> accesses;
     std::vector<BlockUse> uses;
   };
@@ -73,23 +79,34 @@ class Checker {
   /// Offset of the first byte that is not `value`, `bytes` if all are.
   [[nodiscard]] std::uint64_t first_other(DeviceAddress address, std::uint64_t bytes,
                                           std::uint8_t value);
-  void verify_guards(const Entry& entry);
-  void verify_poison(const Entry& entry);
+  using Entries = std::list<Entry>;
+  [[nodiscard]] std::vector<std::string> damage_of_guards(const Entry& entry);
+  [[nodiscard]] std::vector<std::string> damage_of_poison(const Entry& entry);
+  [[nodiscard]] Entry* live_at(DeviceAddress address) noexcept;
   void check_uses(const Entry& entry);
+  void report_overlap(const Entry& entry);
   void report_wrong_free(const Block& block);
-  void retire(Entry entry);
+  /// The checker of an ended epoch of this device that knows the address; null if none does.
+  [[nodiscard]] const Checker* ended_holder(DeviceAddress address) const;
+  [[noreturn]] void refuse_stale(const Checker& former, const Stream& stream) const;
+  [[nodiscard]] bool holds(const Entry& entry, bool live) const;
+  void retire(Entries::iterator entry);
+  void release_oldest(std::uint64_t bytes, std::size_t blocks) noexcept;
   void release(const Entry& entry) noexcept;
   void run_late();
 
   Heap& heap_;
   Device& device_;
-  mutable std::recursive_mutex mutex_;  // a wait may run work that frees
+  std::atomic<std::uint32_t> ended_{0};  // the number of the epoch; 0: it lasts
+  // Never held across a wait, which may be for host work that frees.
+  mutable std::recursive_mutex mutex_;
   std::map<DeviceAddress, Entry> live_;
-  std::deque<Entry> quarantine_;
-  std::vector<Entry> late_;  // freed inside callbacks
+  Entries late_;        // freed, to be looked at
+  Entries busy_;        // a thread looks at them, without the mutex
+  Entries quarantine_;  // oldest first
   std::uint64_t quarantined_ = 0;
   std::uint32_t numbers_ = 0;
-  bool probed_ = false, readable_ = false;
+  std::atomic<bool> probed_{false}, readable_{false};
   std::vector<std::string> reports_;
 };
 

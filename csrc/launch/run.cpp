@@ -86,14 +86,22 @@ void submit(const KernelCall& call, std::shared_ptr<void> context, HostKernel ke
                "launch_host");
 }
 
-/// In check mode: whether the stream may have the operand. Windows with gaps are left out, as
-/// others may use what lies between.
-void check_operand(const TensorMeta& tensor, const TensorView& view, Stream& stream, bool writes) {
+/// In check mode: whether the stream may have the operand, and once the work is submitted that it
+/// has it. Windows with gaps are left out, as others may use what lies between.
+void check_operand(const TensorMeta& tensor, const TensorView& view, Stream& stream, bool writes,
+                   bool submitted) {
+  if (tensor.storage->memory().checker == nullptr) [[likely]]
+    return;
   if (!is_contiguous(view.shape, view.strides, view.rank)) return;
   std::int64_t elements = 1;
   for (std::int32_t axis = 0; axis < view.rank; ++axis) elements *= view.shape[axis];
-  tensor.storage->check_launch(reinterpret_cast<DeviceAddress>(view.data),
-                               bytes_of(view.dtype, elements), stream, writes);
+  const auto address = reinterpret_cast<DeviceAddress>(view.data);
+  const std::uint64_t bytes = bytes_of(view.dtype, elements);
+  if (submitted) {
+    tensor.storage->note_launch(address, bytes, stream, writes);
+  } else {
+    tensor.storage->check_launch(address, bytes, stream, writes);
+  }
 }
 
 /// Views and scalars of the step at hand; on the stack for every op of ordinary size.
@@ -187,12 +195,16 @@ struct PlanRun {
     for (std::size_t i = 0; i < count; ++i) {
       const TensorMeta* tensor = tensor_of(step.operands[i]);
       if (tensor == nullptr) continue;
-      check_operand(*tensor, views[i], stream, i < step.written);
+      tensor->storage->require_awake();
+      check_operand(*tensor, views[i], stream, i < step.written, false);
       storages.push_back(tensor->storage);
     }
-    for (const Reference<Storage>& storage : storages) storage->require_awake();
     submit(call, step.context, step.kernel, stream, plan.name);
     for (const Reference<Storage>& storage : storages) storage->touch(stream);
+    for (std::size_t i = 0; i < count; ++i) {
+      const TensorMeta* tensor = tensor_of(step.operands[i]);
+      if (tensor != nullptr) check_operand(*tensor, views[i], stream, i < step.written, true);
+    }
   }
 };
 
@@ -237,13 +249,17 @@ void run_kernel(HostKernel kernel, void* context, Stream& stream, TensorMeta* co
   storages.reserve(tensor_count);
   for (std::size_t i = 0; i < tensor_count; ++i) {
     if (tensors[i] == nullptr) continue;
-    check_operand(*tensors[i], views[i], stream, i < written);
+    tensors[i]->storage->require_awake();
+    check_operand(*tensors[i], views[i], stream, i < written, false);
     storages.push_back(tensors[i]->storage);
   }
-  for (const Reference<Storage>& storage : storages) storage->require_awake();
   // The caller keeps `context` alive until the stream has run the work.
   submit(call, std::shared_ptr<void>(context, [](void*) {}), kernel, stream, {});
   for (const Reference<Storage>& storage : storages) storage->touch(stream);
+  for (std::size_t i = 0; i < tensor_count; ++i) {
+    if (tensors[i] == nullptr) continue;
+    check_operand(*tensors[i], views[i], stream, i < written, true);
+  }
 }
 
 }  // namespace nbx

@@ -142,9 +142,16 @@ class Storage : public Counted<Storage> {
   /// The same for work that others submitted. Throws Error(kDevice) if the driver cannot say which.
   void record_use(Stream& stream);
   /// In check mode: such work is about to be submitted. Throws Error(kDevice) if it must not be.
-  void check_launch(DeviceAddress address, std::uint64_t bytes, Stream& stream, bool writes) const {
+  void check_launch(DeviceAddress address, std::uint64_t bytes, const Stream& stream,
+                    bool writes) const {
     if (memory_->checker != nullptr) [[unlikely]]
-      memory_->checker->launch(address, bytes, stream, writes);
+      memory_->checker->check_launch(address, bytes, stream, writes);
+  }
+  /// In check mode: it was submitted.
+  void note_launch(DeviceAddress address, std::uint64_t bytes, const Stream& stream,
+                   bool writes) const {
+    if (memory_->checker != nullptr) [[unlikely]]
+      memory_->checker->note_launch(address, bytes, stream, writes);
   }
   /// Blocks until the last touching work is complete (at once on the cpu). Release the Python lock
   /// first.

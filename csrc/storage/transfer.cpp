@@ -26,11 +26,14 @@ void submit(const TensorMeta& meta, DeviceAddress destination, DeviceAddress sou
   Device& device = meta.device();
   Stream& stream = current_stream(device);
   meta.storage->require_awake();
+  const bool writes = kind != CopyKind::kDeviceToHost;
+  meta.storage->check_launch(meta.data, bytes, stream, writes);
   device.require(Primitive::k_copy);
   device.check(device.primitives().copy(device.ordinal(), destination, source,
                                         static_cast<std::size_t>(bytes), kind, stream.handle()),
                "copy");
   meta.storage->touch(stream);
+  meta.storage->note_launch(meta.data, bytes, stream, writes);
 }
 
 /// A window of the same bytes for the staged path; only `data` matters to the copies above.
@@ -78,8 +81,10 @@ void copy_across(const TensorMeta& destination, const TensorMeta& source, bool w
   }
   if (&from == &to) {
     source.storage->require_awake();
+    source.storage->check_launch(source.data, bytes, current_stream(to), false);
     submit(destination, destination.data, source.data, bytes, CopyKind::kDeviceToDevice);
     source.storage->touch(current_stream(to));
+    source.storage->note_launch(source.data, bytes, current_stream(to), false);
   } else if (source.storage->pinned() && !to.host_readable()) {
     submit(destination, destination.data, source.data, bytes, CopyKind::kHostToDevice);
     source.storage->touch(current_stream(to));
@@ -94,10 +99,12 @@ void copy_across(const TensorMeta& destination, const TensorMeta& source, bool w
     Stream& stream = current_stream(to);
     source.storage->wait();
     destination.storage->require_awake();
+    destination.storage->check_launch(destination.data, bytes, stream, true);
     to.check(to.primitives().copy_peer(to.ordinal(), destination.data, from.ordinal(), source.data,
                                        static_cast<std::size_t>(bytes), stream.handle()),
              "copy_peer");
     destination.storage->touch(stream);
+    destination.storage->note_launch(destination.data, bytes, stream, true);
     // The source's storage knows only streams of its own device, so its owner may free it now.
     stream.wait(stream.submitted());
   } else {

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/sim/sim.h"
@@ -54,8 +57,9 @@ class Checks : public ::testing::Test {
   }
   /// As the launch floor does it.
   void launch(const Block& block, Stream& stream, bool writes) {
-    checker.launch(block.address, kBytes, stream, writes);
+    checker.check_launch(block.address, kBytes, stream, writes);
     write(block.address, kBytes, stream);
+    checker.note_launch(block.address, kBytes, stream, writes);
   }
   void expect_report(const std::string& text, std::size_t count = 1) {
     const auto reports = checker.reports();
@@ -197,16 +201,30 @@ TEST_F(Checks, TwoReadersAndTwoHalvesNeedNoOrder) {
   b->wait_stream(*a);
   const HostWork reader{[](void*) {}, [](void*) {}, nullptr};
   for (Stream* stream : {a.get(), b.get()}) {
-    checker.launch(block.address, kBytes, *stream, false);
+    checker.check_launch(block.address, kBytes, *stream, false);
     device.check(table.launch_host(1, &reader, 0.0, stream->handle()), "launch_host");
+    checker.note_launch(block.address, kBytes, *stream, false);
   }
   a->synchronize();
   b->synchronize();
-  checker.launch(block.address, 2000, *a, true);
+  checker.check_launch(block.address, 2000, *a, true);
   write(block.address, 2000, *a);
-  checker.launch(block.address + 2000, 3000, *b, true);
+  checker.note_launch(block.address, 2000, *a, true);
+  checker.check_launch(block.address + 2000, 3000, *b, true);
   write(block.address + 2000, 3000, *b);
+  checker.note_launch(block.address + 2000, 3000, *b, true);
   give(block, {a->use(), b->use()});
+  EXPECT_TRUE(checker.reports().empty());
+}
+
+TEST_F(Checks, WorkThatWasRefusedLeavesNoTrace) {
+  const Block block = take(*a);
+  const Block other = take(*b);
+  launch(block, *b, true);
+  checker.check_launch(other.address, kBytes, *a, true);  // the first operand passes
+  expect_refusal("does not wait", [&] { checker.check_launch(block.address, kBytes, *a, false); });
+  give(other, {});  // nothing used it
+  give(block, {b->use()});
   EXPECT_TRUE(checker.reports().empty());
 }
 
@@ -267,6 +285,100 @@ TEST_F(Checks, EmptyBlocksAndRefusalsPassThrough) {
   EXPECT_EQ(root.granted(), 0u);
 }
 
+TEST_F(Checks, AFreeThatWaitsLetsHostWorkFree) {
+  struct Meeting {
+    std::atomic<bool> inside{false}, released{false};
+    std::function<void()> free;
+  } meeting;
+  const Block other = take(*b);
+  meeting.free = [&] { give(other, {}); };
+  const Block waited = take(*b);
+  const HostWork work{[](void* given) {
+                        const CallbackScope scope;
+                        auto& m = *static_cast<Meeting*>(given);
+                        m.inside = true;
+                        while (!m.released) std::this_thread::yield();
+                        m.free();
+                      },
+                      [](void*) {}, &meeting};
+  device.check(table.launch_host(1, &work, 1.0, a->handle()), "launch_host");
+  std::thread runner([&] { a->synchronize(); });
+  while (!meeting.inside) std::this_thread::yield();
+  const std::uint64_t before = sim::call_count(1, Primitive::k_wait_ticket);
+  std::thread releaser([&] {
+    while (sim::call_count(1, Primitive::k_wait_ticket) == before) std::this_thread::yield();
+    meeting.released = true;
+  });
+  give(waited, {a->use()});
+  runner.join();
+  releaser.join();
+  EXPECT_TRUE(checker.reports().empty());
+  checker.flush();
+  EXPECT_EQ(root.granted(), 0u);
+}
+
+TEST_F(Checks, ThreadsAllocateFreeAndVerifyTogether) {
+  std::atomic<bool> done{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&, i] {
+      const auto own = create_stream(device, 0);
+      for (int round = 0; round < 60; ++round) {
+        const Block block = take(*own, 100 + 1000 * static_cast<std::uint64_t>(i));
+        checker.check_launch(block.address, 100, *own, true);
+        write(block.address, 100, *own);
+        checker.note_launch(block.address, 100, *own, true);
+        give(block, {own->use()}, 100 + 1000 * static_cast<std::uint64_t>(i));
+      }
+    });
+  }
+  std::thread looker([&] {
+    while (!done) checker.verify();
+  });
+  for (std::thread& thread : threads) thread.join();
+  done = true;
+  looker.join();
+  checker.flush();
+  EXPECT_TRUE(checker.reports().empty()) << checker.reports().front();
+  EXPECT_EQ(root.granted(), 0u);
+}
+
+TEST_F(Checks, TwoLiveBlocksThatOverlapAreNamed) {
+  const Block first = take(*a);
+  // Given back behind the checker's back, so that the heap hands it out again.
+  heap.free(first, kBytes + 2 * Checker::kGuard, tag, a->id(), a->submitted());
+  const Block second = take(*a);
+  ASSERT_EQ(second.address, first.address);
+  expect_report("two live blocks overlap");
+  EXPECT_NE(checker.reports()[0].find("at 0x"), std::string::npos);
+  give(second, {a->use()});
+  give(first, {a->use()});
+  expect_report("a double free", 2);
+}
+
+TEST_F(Checks, WorkOnMemoryOfAnEndedEpochIsRefused) {
+  const Block block = take(*a);
+  Heap next(device, &root.tree_lock());
+  Checker later(next, device);
+  checker.end_epoch(7);
+  // By the tensor's own handle, and by an address that the new epoch is given.
+  expect_refusal("stale epoch", [&] { checker.check_launch(block.address, kBytes, *a, false); });
+  expect_refusal("epoch 7 of sim:1, which ended",
+                 [&] { later.check_launch(block.address + 8, 16, *a, true); });
+  const Block fresh = later.allocate(kBytes, 64, *a, tag);
+  later.check_launch(fresh.address, kBytes, *a, true);
+  // A handle of the old epoch is no block of the new one.
+  later.free(block, kBytes, tag, nullptr, 0);
+  ASSERT_EQ(later.reports().size(), 1u);
+  EXPECT_NE(later.reports()[0].find("of epoch 7 of sim:1, which ended: a stale handle"),
+            std::string::npos)
+      << later.reports()[0];
+  const BlockUse use = a->use();
+  later.free(fresh, kBytes, tag, &use, 1);
+  give(block, {a->use()});  // its own epoch takes it back without a word
+  EXPECT_TRUE(checker.reports().empty());
+}
+
 TEST(CheckMode, HostMemoryIsLookedAtInPlace) {
   Device& cpu = open_device(DeviceKind::kCpu, 0);
   Account root("cpu", nullptr);
@@ -315,7 +427,10 @@ class Program : public Checks {
     kForeign,
     kLateWrite,
     kUnordered,
-    kUnrecorded
+    kUnrecorded,
+    kOverlap,
+    kOtherHeap,
+    kStaleEpoch
   };
   struct Held {
     Block block;
@@ -340,7 +455,8 @@ class Program : public Checks {
       Held& used = held[random() % held.size()];
       if (step == at && bug != Bug::kNone) {
         refused += plant(bug, used, random);
-        if (bug == Bug::kDoubleFree || bug == Bug::kLateWrite || bug == Bug::kUnrecorded) {
+        if (bug == Bug::kDoubleFree || bug == Bug::kLateWrite || bug == Bug::kUnrecorded ||
+            bug == Bug::kOverlap) {
           std::swap(used, held.back());
           held.pop_back();
         }
@@ -405,6 +521,43 @@ class Program : public Checks {
         release(held);
         break;
       }
+      case Bug::kOverlap: {
+        // Behind the checker's back, so that the heap hands it out once more.
+        Stream& owner = *held.users.front();
+        heap.free(held.block, kBytes + 2 * Checker::kGuard, tag, owner.id(), 0);
+        std::vector<Block> taken;
+        const std::size_t before = checker.reports().size();
+        for (int i = 0; i < 400 && checker.reports().size() == before; ++i) {
+          taken.push_back(take(owner));
+        }
+        for (const Block& block : taken) give(block, {owner.use()});
+        break;
+      }
+      case Bug::kOtherHeap: {
+        Heap other(device, &root.tree_lock());
+        Checker strange(other, device);
+        const Block block = strange.allocate(kBytes, 64, *a, tag);
+        give(block, {a->use()});
+        const BlockUse use = a->use();
+        strange.free(block, kBytes, tag, &use, 1);
+        break;
+      }
+      case Bug::kStaleEpoch: {
+        Heap former(device, &root.tree_lock());
+        Checker ended(former, device);
+        const Block block = ended.allocate(kBytes, 64, *a, tag);
+        ended.end_epoch(1);
+        std::size_t refused = 0;
+        try {
+          checker.check_launch(block.address, kBytes, *a, false);
+        } catch (const Error&) {
+          ++refused;
+        }
+        give(block, {a->use()});
+        const BlockUse use = a->use();
+        ended.free(block, kBytes, tag, &use, 1);
+        return refused;
+      }
       case Bug::kNone:
         break;
     }
@@ -423,8 +576,9 @@ TEST_F(Program, CorrectOnesAreLeftAlone) {
 
 TEST_F(Program, EveryPlantedBugIsFound) {
   std::mt19937_64 random(fresh_seed("EveryPlantedBugIsFound"));
-  for (const Bug bug : {Bug::kOverrun, Bug::kDoubleFree, Bug::kInterior, Bug::kForeign,
-                        Bug::kLateWrite, Bug::kUnordered, Bug::kUnrecorded}) {
+  for (const Bug bug :
+       {Bug::kOverrun, Bug::kDoubleFree, Bug::kInterior, Bug::kForeign, Bug::kLateWrite,
+        Bug::kUnordered, Bug::kUnrecorded, Bug::kOverlap, Bug::kOtherHeap, Bug::kStaleEpoch}) {
     for (int round = 0; round < 4; ++round) {
       ASSERT_GE(run(bug, random), 1u) << "bug " << static_cast<int>(bug);
     }

@@ -55,6 +55,53 @@ except nbx.DeviceError as error:
     print(error)
 """
 
+# Copies between host and device, and from one tensor into another, are work like any other. An
+# upload of some size takes its time on the virtual clock, so that it is under way when they begin.
+COPIES = """
+import numpy as np
+import nbxtensor as nbx
+host = np.ones(1 << 20, np.float32)
+other = nbx.Stream("sim:0")
+def late(): return nbx.asarray(host, device="sim:0")
+for what, work in (
+    ("download", lambda x: x.numpy()),
+    ("upload", lambda x: x.copy_(nbx.zeros((1 << 20,)))),
+    ("source", lambda x: nbx.empty((1 << 20,), device="sim:0").copy_(x)),
+    ("other device", lambda x: x.to("sim:1")),
+):
+    x = late()
+    try:
+        with nbx.stream(other):
+            work(x)
+        print(what, "allowed")
+    except nbx.DeviceError as error:
+        assert "does not wait for stream" in str(error), error
+        print(what, "refused")
+    del x  # a free waits in check mode
+x = late()
+other.wait_stream(nbx.current_stream("sim:0"))
+with nbx.stream(other):
+    y = nbx.zeros((1 << 20,), device="sim:0")
+    y.copy_(x)
+    assert y.numpy().sum() == 1 << 20
+print("ordered")
+"""
+
+EPOCH = """
+import nbxtensor as nbx
+from nbxtensor.memory import check
+old = nbx.ones((1000,), device="sim:0")
+nbx.memory.new_epoch("sim:0")
+try:
+    old + 1
+except ValueError as error:
+    print(error)
+del old
+new = nbx.ones((1000,), device="sim:0")
+assert float(new.sum()) == 1000.0
+assert check("sim:0") == []
+"""
+
 
 def run(program: str) -> str:
     environment = {**os.environ, "NBX_MEMORY_CHECK": "1"}
@@ -77,6 +124,21 @@ def test_an_overrun_is_raised_by_the_next_wait() -> None:
     out = run(OVERRUN)
     assert "past the end of block" in out
     assert "at offset 4000" in out
+
+
+def test_copies_need_an_order_too() -> None:
+    lines = run(COPIES).splitlines()
+    assert lines == [
+        "download refused",
+        "upload refused",
+        "source refused",
+        "other device allowed",  # the host waits for what one device hands to another
+        "ordered",
+    ]
+
+
+def test_a_tensor_of_an_ended_epoch_is_refused() -> None:
+    assert "of epoch 1 of sim:0, which ended" in run(EPOCH)
 
 
 def test_it_must_be_on() -> None:
