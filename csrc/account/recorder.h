@@ -45,12 +45,12 @@ enum class RecordedAction : std::uint8_t {
   kAllocate,       // a block was handed out
   kFree,           // a block was given back, reusable on its stream
   kFreePending,    // a block was given back while work of several streams may touch it
-  kFreeCompleted,  // ... and that work is done
+  kFreeCompleted,  // ... and that work is done; stream: whose was the last
   kMap,            // bytes were taken from the driver, or from the page bank
   kUnmap,          // bytes were given back
   kSteal,          // free pages were moved to `address`
   kRefuse,         // a request of `bytes` was refused
-  kTag,            // the thread's tag is `account` from here on
+  kTag,            // the thread's tag is the text `origin` from here on, none if 0
   kMark,           // a point in time; origin: a text
   kAnnotate,       // a text (origin) about the live block at `address`
   kEpoch,          // every address issued before is void; bytes: the number of the epoch

@@ -31,8 +31,8 @@ Heap::State::State(Device& opened, ShortLock* shared, bool virtual_memory)
       space(host ? kHostGranuleBits : kDeviceGranuleBits),
       pages(virtual_memory && Pages::supported(opened) ? std::make_unique<Pages>(opened) : nullptr),
       lock(shared != nullptr ? *shared : own_lock) {
-  space.attach(slabs);
   recorded = Recorder::open_heap(opened.name());
+  space.attach(slabs, recorded);
 }
 
 Heap::State::~State() { Recorder::close_heap(recorded); }
@@ -63,7 +63,7 @@ bool Heap::take_quickly(Block* block, std::uint64_t bytes, StreamId stream,
 bool Heap::give_quickly(const Block& block, Account& account, StreamId stream,
                         Ticket ticket) noexcept {
   Front* const front = thread_fronts.last;
-  return front != nullptr && front->heap.get() == state_.get() &&
+  return front != nullptr && front->heap.get() == state_.get() && !Recorder::captures_origins() &&
          front->give_quickly(block, account, stream, ticket);
 }
 
@@ -177,7 +177,10 @@ void Heap::allocate_many(const BlockRequest* requests, std::size_t count, Stream
 void Heap::free_slowly(const Block& block, std::uint64_t requested, Account& account,
                        StreamId stream, Ticket ticket) noexcept {
   Front* const front = find_front(state_.get());
-  if (front != nullptr && front->give(block, account, stream, ticket)) return;
+  if (front != nullptr && !Recorder::captures_origins() &&
+      front->give(block, account, stream, ticket)) {
+    return;
+  }
   const BlockUse use{stream, ticket};
   free_after(block, requested, account, &use, 1);
 }
@@ -222,7 +225,7 @@ void Heap::free_after(const Block& block, std::uint64_t requested, Account& acco
   surplus.give(s);
   Recorder::note(count > 1 ? RecordedAction::kFreePending : RecordedAction::kFree, s.recorded,
                  block.address, requested, count != 0 ? uses[0].stream : kNoStream, counted,
-                 block.generation);
+                 block.generation, Recorder::origin());
 }
 
 void Heap::require_live(const Block& block) const {
@@ -262,6 +265,10 @@ void Heap::release_capture(std::uint32_t capture, const BlockUse& use) {
   note_replay(capture, use);
   const std::lock_guard<ShortLock> guard(state_->lock);
   state_->space.release_capture(capture, use);
+}
+
+void Heap::note_epoch(std::uint32_t number) const noexcept {
+  Recorder::note_now(RecordedAction::kEpoch, state_->recorded, 0, number, kNoStream, 0, 0);
 }
 
 std::uint64_t Heap::add_reclaimer(double cost, Reclaimer reclaimer, Account* account) {

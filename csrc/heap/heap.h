@@ -125,6 +125,9 @@ class Heap {
   void end_capture(std::uint32_t capture) noexcept;
   void release_capture(std::uint32_t capture, const BlockUse& use);
 
+  /// Tells the recorder that this heap serves the epoch of this number.
+  void note_epoch(std::uint32_t number) const noexcept;
+
   /// Asked in order of `cost` before a request is refused; those of an `account` that is above its
   /// soft limit come first. They are asked too when that account, or one above it, goes above its
   /// soft limit; one without an account stands for the root. Several threads may call it at once.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "account/recorder.h"
 #include "heap/slabs.h"
 
 namespace nbx {
@@ -333,8 +334,14 @@ void Space::complete(StreamId stream, Ticket ticket) noexcept {
         waiting_[i].capture != 0 ? lane_of_capture(waiting_[i].capture) : 0;
     if (i + 1 < waiting_.size()) waiting_[i] = std::move(waiting_.back());
     waiting_.pop_back();
-    records_[id].ticket = 0;
-    put(id, frozen != 0 ? frozen : records_[id].home);
+    BlockRecord& record = records_[id];
+    if (slabs_ != nullptr) {
+      // By the generation that the freed handle had.
+      Recorder::note_now(RecordedAction::kFreeCompleted, recorded_, record.address,
+                         record.requested(), stream, record.account, record.generation - 1);
+    }
+    record.ticket = 0;
+    put(id, frozen != 0 ? frozen : record.home);
   }
 }
 

@@ -74,7 +74,10 @@ class Space {
 
   /// Slots of these slabs are found, waited for and frozen like blocks. A copy of the books has
   /// no slabs: to it they are blocks in use.
-  void attach(Slabs& slabs) noexcept { slabs_ = &slabs; }
+  void attach(Slabs& slabs, std::uint8_t recorded) noexcept {
+    slabs_ = &slabs;
+    recorded_ = recorded;
+  }
 
   [[nodiscard]] std::uint32_t granule_bits() const noexcept { return granule_bits_; }
   [[nodiscard]] std::uint64_t granule() const noexcept { return std::uint64_t{1} << granule_bits_; }
@@ -264,6 +267,7 @@ class Space {
 
   std::uint32_t granule_bits_;
   Slabs* slabs_ = nullptr;
+  std::uint8_t recorded_ = 0;  // the recorder's number of the heap; a copy notes nothing
   RecordTable records_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   Bins gaps_;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "account/recorder.h"
 #include "core/environment.h"
 #include "core/log.h"
 #include "heap/blocking.h"
@@ -202,7 +203,9 @@ DeviceMemory& begin_epoch(Device& device) {
     }
     result = &all.add(std::move(made));
     former.end();
+    if (former.checker != nullptr) former.checker->end_epoch(former.epoch);
   }
+  result->heap.note_epoch(result->epoch);
   trim_ended(device);
   return *result;
 }
@@ -270,7 +273,8 @@ struct Tag {
   std::string path;
   std::vector<std::string> parts;
   std::array<Resolved, 4> resolved{};
-  std::uint64_t trees = 0;  // value of `ended_trees` that `resolved` is good for
+  std::uint32_t recorded = 0;  // Recorder::intern of the path; 0: not asked yet
+  std::uint64_t trees = 0;     // value of `ended_trees` that `resolved` is good for
   std::size_t next = 0;
 
   void let_go(Resolved* known) const noexcept {
@@ -369,6 +373,10 @@ std::string set_tag(std::string path) {
   if (found == tag) return former;
   if (tag != nullptr) tag->let_go();
   tag = found;
+  if (!Recorder::enabled()) return former;
+  if (tag != nullptr && tag->recorded == 0) tag->recorded = Recorder::intern(tag->path);
+  Recorder::note(RecordedAction::kTag, 0, 0, 0, kNoStream, 0, 0,
+                 tag == nullptr ? 0 : tag->recorded);
   return former;
 }
 

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "device/device.h"
 #include "heap/heap.h"
+#include "storage/storage.h"
 
 namespace nbx {
 namespace {
@@ -121,7 +122,105 @@ TEST_P(HeapNotesTest, TheRecorderKnowsPagesAndRefusals) {
   EXPECT_GE(notes[RecordedAction::kUnmap], 1);
 }
 
+TEST_P(HeapNotesTest, TheRecorderKnowsWhenTheLastUseOfAFreedBlockIsOver) {
+  Device& device = open_device(DeviceKind::kSim, 0);
+  Account root("root", nullptr);
+  Heap heap(device, &root.tree_lock(), GetParam());
+  const auto a = create_stream(device, 0);
+  const auto b = create_stream(device, 0);
+  const HostWork work{[](void*) {}, [](void*) {}, nullptr};
+  const Primitives& table = device.primitives();
+  Recording recording(std::uint64_t{1} << 20);
+  const Block block = heap.allocate(3u << 20, 1, *a, root);
+  for (const auto& stream : {a, b}) {
+    device.check(table.launch_host(0, &work, 1.0, stream->handle()), "launch_host");
+  }
+  const BlockUse uses[] = {a->use(), b->use()};
+  heap.free_after(block, 3u << 20, root, uses, 2);
+  const auto waits = [](const BlockView& view) { return is(view, BlockState::kWaiting); };
+  const HeapBlocks before = heap.blocks();
+  const auto view = std::find_if(before.blocks.begin(), before.blocks.end(), waits);
+  ASSERT_NE(view, before.blocks.end());
+  EXPECT_EQ(view->requested, 3u << 20);
+  EXPECT_EQ(view->account, root.id());
+  a->synchronize();
+  static_cast<void>(heap.trim(~std::uint64_t{0}));  // asks for the streams' progress
+  b->synchronize();
+  static_cast<void>(heap.trim(~std::uint64_t{0}));
+  const HeapBlocks after = heap.blocks();
+  EXPECT_TRUE(std::none_of(after.blocks.begin(), after.blocks.end(), waits));
+  std::vector<RecordedFields> seen;
+  for (const RecordedRun& run : recording.stop()) {
+    for (const RecordedEvent& event : run.events) {
+      const RecordedFields fields = event.unpack();
+      if (fields.address == block.address) seen.push_back(fields);
+    }
+  }
+  seen.erase(std::remove_if(seen.begin(), seen.end(),
+                            [](const RecordedFields& fields) {
+                              return fields.action == RecordedAction::kMap ||
+                                     fields.action == RecordedAction::kUnmap;
+                            }),
+             seen.end());
+  ASSERT_EQ(seen.size(), 3u);
+  EXPECT_EQ(seen[0].action, RecordedAction::kAllocate);
+  EXPECT_EQ(seen[1].action, RecordedAction::kFreePending);
+  EXPECT_EQ(seen[2].action, RecordedAction::kFreeCompleted);
+  EXPECT_EQ(seen[2].bytes, 3u << 20);
+  EXPECT_EQ(seen[2].generation, block.generation);
+  EXPECT_EQ(seen[2].account, root.id());
+  EXPECT_EQ(seen[2].stream, b->id());
+}
+
+TEST_P(HeapNotesTest, OriginsOfFreesAreNotedToo) {
+  Device& device = open_device(DeviceKind::kSim, 0);
+  Account root("root", nullptr);
+  Heap heap(device, &root.tree_lock(), GetParam());
+  Stream& stream = default_stream(device);
+  Recording recording(std::uint64_t{1} << 20);
+  static std::atomic<std::uint32_t> next{0};
+  next = 100;
+  const auto former = Recorder::set_origin_hook([]() noexcept { return next.fetch_add(1); });
+  // A slot and a block of its own.
+  for (const std::uint64_t bytes : {std::uint64_t{100}, std::uint64_t{3} << 20}) {
+    const Block block = heap.allocate(bytes, 1, stream, root);
+    heap.free(block, bytes, root, stream.id(), 0);
+  }
+  Recorder::set_origin_hook(former);
+  std::vector<std::uint32_t> origins;
+  for (const RecordedRun& run : recording.stop()) {
+    for (const RecordedEvent& event : run.events) {
+      const RecordedFields fields = event.unpack();
+      if (fields.action == RecordedAction::kAllocate || fields.action == RecordedAction::kFree) {
+        origins.push_back(fields.origin);
+      }
+    }
+  }
+  EXPECT_EQ(origins, (std::vector<std::uint32_t>{100, 101, 102, 103}));
+}
+
 INSTANTIATE_TEST_SUITE_P(WithAndWithoutPages, HeapNotesTest, testing::Bool());
+
+TEST(TagsAndEpochs, AreNotedByTheRecorder) {
+  Device& device = open_device(DeviceKind::kSim, 1);
+  Recording recording(std::uint64_t{1} << 20);
+  EXPECT_EQ(set_tag("notes/kv"), "");
+  EXPECT_EQ(set_tag(""), "notes/kv");
+  const std::uint32_t epoch = begin_epoch(device).epoch;
+  std::vector<std::string> tags;
+  std::vector<std::uint64_t> epochs;
+  for (const RecordedRun& run : recording.stop()) {
+    for (const RecordedEvent& event : run.events) {
+      const RecordedFields fields = event.unpack();
+      if (fields.action == RecordedAction::kTag) tags.push_back(Recorder::text_of(fields.origin));
+      if (fields.action != RecordedAction::kEpoch) continue;
+      epochs.push_back(fields.bytes);
+      EXPECT_EQ(Recorder::heap_name(fields.heap), "sim:1");
+    }
+  }
+  EXPECT_EQ(tags, (std::vector<std::string>{"notes/kv", ""}));
+  EXPECT_EQ(epochs, (std::vector<std::uint64_t>{epoch}));
+}
 
 }  // namespace
 }  // namespace nbx

@@ -53,7 +53,7 @@ class SlabsTest : public ::testing::Test {
   Slabs slabs{space};
 
   SlabsTest() {
-    space.attach(slabs);
+    space.attach(slabs, 0);
     Segment segment;
     segment.driver_address = segment.base = kBase;
     segment.driver_bytes = segment.bytes = kBytes;

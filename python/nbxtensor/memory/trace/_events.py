@@ -32,8 +32,8 @@ NOTES = {
     14: "sleep",
     15: "wake",
 }
-_OF_BLOCKS = (ALLOCATE, FREE, FREE_PENDING)
-TEXTS = (11, 12)  # whose origin is the number of a text
+_OF_BLOCKS = (ALLOCATE, FREE, FREE_PENDING, FREE_COMPLETED)
+TEXTS = (10, 11, 12)  # whose origin is the number of a text
 
 
 class Events(NamedTuple):
@@ -173,12 +173,14 @@ class _Merge:
         self._texts = _Names(_core.recorder_text)
         # By address: generation, block, bytes, stream.
         self._live: dict[int, tuple[int, int, int, int]] = {}
+        self._pending: dict[int, int] = {}  # by address: generation of what was freed last
         self._before = Builder("recorder")
         self._seen: set[int] = set()  # addresses
         self._blocks = 0
         # Only what comes at all is worth waiting for.
         self._allocations = _counted(events.take(events.action == ALLOCATE))
         self._frees = _counted(events.take(np.isin(events.action, (FREE, FREE_PENDING))))
+        self._ends = _counted(events.take(events.action == FREE_COMPLETED))
         # Allocations to come by address: (generation, thread), falling.
         self._to_come: dict[int, list[tuple[int, int]]] = {}
         opened = events.take(events.action == ALLOCATE)
@@ -221,10 +223,13 @@ class _Merge:
         held = self._live.get(address)
         if action == ALLOCATE:
             lives = held is not None and self._frees[address, held[0]] > 0
-            return lives or self._follows(address, generation, row[9])
+            ends = self._ends[address, self._pending.get(address, -1)] > 0
+            return lives or ends or self._follows(address, generation, row[9])
         if action in (FREE, FREE_PENDING):
             lives = held is not None and held[0] == generation
             return not lives and self._allocations[address, generation] > 0
+        if action == FREE_COMPLETED:
+            return self._frees[address, generation] > 0
         return False
 
     def _follows(self, address: int, generation: int, thread: int) -> bool:
@@ -248,6 +253,7 @@ class _Merge:
                 self._append(-1, held[1], held[2], held[3], (*row[:8], 0, *row[9:]))
             block = self._number(address)
             self._live[address] = (generation, block, row[4], row[5])
+            self._pending.pop(address, None)
             self._append(1, block, row[4], row[5], row)
         elif action in (FREE, FREE_PENDING):
             self._frees[address, generation] -= 1
@@ -258,11 +264,20 @@ class _Merge:
             if held is None:
                 held = self._add_before(row[3], row[4], row[5], row[6], 0)
             self._live.pop(address, None)
+            self._pending[address] = generation
             # A block that no queued work uses is freed on no stream.
             self._append(-1, held[1], held[2], row[5] or held[3], row)
+        elif action == FREE_COMPLETED:
+            # Of a free that is there, and before anything else lies at the address.
+            self._ends[address, generation] -= 1
+            if self._pending.get(address) == generation:
+                self._note("complete", row)
         elif action in NOTES:
             text = self._texts[row[8]] if action in TEXTS else self._tags[row[6]]
-            self.builder.note(NOTES[action], row[0] - self._start, address, row[4], text)
+            self._note(NOTES[action], row, text)
+
+    def _note(self, action: str, row: tuple[int, ...], text: str = "") -> None:
+        self.builder.note(action, row[0] - self._start, row[3], row[4], text)
 
     def _number(self, address: int) -> int:
         """Return the number of another block."""

@@ -5,7 +5,7 @@ The viewer goes back in time from the segments, so that every block of every eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ _ACTIONS = {
     "segment_unmap": "unmap",
     "oom": "refuse",
 }
-_PASSED_OVER = ("free_requested", "snapshot", "annotate", "workspace_snapshot")
+_PASSED_OVER = ("snapshot", "annotate", "workspace_snapshot")
+_FREES = ("free", "free_requested", "free_completed")
 _ALLOWED = (
     "alloc, free_requested, free_completed, free, segment_alloc, segment_free, segment_map, "
     "segment_unmap, oom, annotate or snapshot"
@@ -136,7 +137,7 @@ def _blocks(segments: Iterable[_Node], device: int) -> dict[int, tuple[int, int,
         stream = segment.integer("stream", default=0)
         for block in segment.items("blocks"):
             size = block.integer("size")
-            if block.text("state") in _ALLOCATED:
+            if block.text("state") == "active_allocated":
                 requested = block.integer("requested_size", default=size)
                 start = block.integer("address", default=address)
                 held[start] = (requested, stream, block.tag(), block.frames())
@@ -152,6 +153,7 @@ def _add_events(
     times = [event.integer("time_us", default=0) * 1000 for event in events]
     first = times[0] if times else 0
     blocks: dict[int, tuple[int, int]] = {}
+    requested: dict[int, int] = {}  # by address: the place of a free that is not complete
     for address, (size, stream, tag, frames) in before.items():
         blocks[address] = (len(builder), size)
         builder.add(
@@ -164,7 +166,7 @@ def _add_events(
             tag=tag,
             origin=frames,
         )
-    for event, time in zip(events, times, strict=True):
+    for place, (event, time) in enumerate(zip(events, times, strict=True)):
         action = event.text("action")
         address, size = event.integer("addr", default=0), event.integer("size", default=0)
         stream = event.integer("stream", default=0)
@@ -173,6 +175,7 @@ def _add_events(
                 block, held_bytes = blocks.pop(address)
                 builder.missing += 1
                 builder.add(-1, block, held_bytes, time=time, address=address, stream=stream)
+            requested.pop(address, None)
             blocks[address] = (len(builder), size)
             builder.add(
                 1,
@@ -184,7 +187,12 @@ def _add_events(
                 tag=event.tag(),
                 origin=event.frames(),
             )
-        elif action in ("free", "free_completed"):
+        elif action == "free_completed" and address in requested:
+            if requested.pop(address) != place - 1:  # queued work used the block meanwhile
+                builder.note("complete", time, address, size)
+        elif action in _FREES:
+            if action == "free_requested":
+                requested[address] = place
             block, held_bytes = blocks.pop(address)
             builder.add(
                 -1,
@@ -209,11 +217,16 @@ def _before(
     """Return what was live before the events, and the addresses that are live after them."""
     before: dict[int, tuple[int, int, str, str]] = {}
     seen: set[int] = set()
+    requested: set[int] = set()
     for event in events:
         action = event.text("action")
-        if action not in ("alloc", "free", "free_completed"):
+        if action != "alloc" and action not in _FREES:
             continue
         address, size = event.integer("addr"), event.integer("size")
+        if action == "free_completed" and address in requested:
+            requested.discard(address)  # freed by its request already
+            continue
+        (requested.add if action == "free_requested" else requested.discard)(address)
         if action != "alloc" and address not in seen:
             before[address] = (size, event.integer("stream", default=0), event.tag(), "")
         if action == "alloc":
@@ -241,11 +254,26 @@ def frames_of(origin: str) -> list[dict[str, Any]]:
     return frames
 
 
-def events_of(trace: Trace) -> list[dict[str, Any]]:
-    """Return the viewer's events: a free is requested and completed at once."""
+def events_of(trace: Trace, waiting: Collection[int] = ()) -> list[dict[str, Any]]:
+    """Return the viewer's events.
+
+    A free is completed where the trace says that the last use of its block was over, else when it
+    is requested; that of a block at one of the addresses `waiting` is not completed yet.
+    """
     frames = [frames_of(text) for text in trace.origins]
     events: list[dict[str, Any]] = []
-    notes = [note for note in trace.notes if note.action == "refuse"]
+    unit = 1000 if trace.clock == "ns" else 1
+    completions = trace.completions()
+    uncompleted = _last(trace, waiting)
+    notes = [i for i, note in enumerate(trace.notes) if note.action in ("refuse", "complete")]
+    ends: dict[int, dict[str, Any]] = {}  # events to come, by the place of their note
+
+    def add_note(place: int) -> None:
+        if trace.notes[place].action == "refuse":
+            events.append(_refusal(trace.notes[place]))
+        elif place in ends:
+            events.append({**ends.pop(place), "time_us": trace.notes[place].time // unit})
+
     columns = zip(
         *(
             getattr(trace, column).tolist()
@@ -254,23 +282,35 @@ def events_of(trace: Trace) -> list[dict[str, Any]]:
         strict=True,
     )
     for i, (time, op, address, size, stream, tag, origin) in enumerate(columns):
-        while notes and notes[0].position <= i:
-            events.append(_refusal(notes.pop(0)))
+        while notes and trace.notes[notes[0]].position <= i:
+            add_note(notes.pop(0))
         event = {
-            "action": "alloc",
+            "action": "alloc" if op > 0 else "free_requested",
             "addr": address,
             "size": size,
             "stream": stream,
-            "time_us": time // 1000 if trace.clock == "ns" else time,
+            "time_us": time // unit,
             "frames": frames[origin],
         }
         if tag:
             event["user_metadata"] = trace.tags[tag]
-        if op < 0:
-            events.append({**event, "action": "free_requested"})
-            event["action"] = "free_completed"
         events.append(event)
-    return events + [_refusal(note) for note in notes]
+        completed = {**event, "action": "free_completed"}
+        if op < 0 and i in completions:
+            ends[completions[i]] = completed
+        elif op < 0 and i not in uncompleted:
+            events.append(completed)
+    for place in notes:
+        add_note(place)
+    return events
+
+
+def _last(trace: Trace, addresses: Collection[int]) -> set[int]:
+    """Return the position of the last event at each address."""
+    last = {}
+    for i in np.flatnonzero(np.isin(trace.address, list(addresses))).tolist():
+        last[int(trace.address[i])] = i
+    return set(last.values())
 
 
 def _refusal(note: Any) -> dict[str, Any]:

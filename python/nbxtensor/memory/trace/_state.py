@@ -30,7 +30,8 @@ STATES = (
     "asleep",
     "dormant",
 )
-_LIVE, _GAP = STATES.index("live"), STATES.index("gap")
+_LIVE, _GAP, _WAITING = (STATES.index(name) for name in ("live", "gap", "waiting"))
+_ASLEEP, _DORMANT = STATES.index("asleep"), STATES.index("dormant")
 
 
 class Snapshot:
@@ -57,7 +58,10 @@ class Snapshot:
 
     def live(self) -> Table:
         """Return the blocks that are handed out, in order of address, none twice."""
-        blocks = self.blocks[(self.blocks["state"] == _LIVE) & (self.blocks["bytes"] > 0)]
+        return self._in_states(_LIVE)
+
+    def _in_states(self, *states: int) -> Table:
+        blocks = self.blocks[np.isin(self.blocks["state"], states) & (self.blocks["bytes"] > 0)]
         # Of two that overlap, the one that was read later is right.
         place = np.argsort(blocks["address"], kind="stable")
         kept: list[int] = []
@@ -72,8 +76,8 @@ class Snapshot:
         return ordered
 
     def held(self) -> Iterator[Held]:
-        """Yield the live blocks as a trace wants them."""
-        blocks = self.live()
+        """Yield the blocks that were not freed, sleeping ones too, as a trace wants them."""
+        blocks = self._in_states(_LIVE, _ASLEEP)
         names = ("address", "generation", "requested", "stream", "account", "origin")
         for row in zip(*(blocks[name].tolist() for name in names), strict=True):
             address, generation, *rest = row
@@ -89,9 +93,12 @@ class Snapshot:
         )
 
     def mapped(self) -> list[tuple[int, int, int]]:
-        """Return the runs of addresses with memory: (address, bytes, place of the segment)."""
+        """Return the runs of addresses with memory: (address, bytes, place of the segment).
+
+        Of sleeping blocks none, though pages that they share with others are there.
+        """
         runs = []
-        gaps = self.blocks[self.blocks["state"] == _GAP]
+        gaps = self.blocks[np.isin(self.blocks["state"], (_GAP, _ASLEEP, _DORMANT))]
         gaps = gaps[np.argsort(gaps["address"], kind="stable")]
         for place, segment in enumerate(self.segments.tolist()):
             at, end = segment[0], segment[0] + segment[1]
@@ -115,7 +122,8 @@ def combined(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
     for device, snapshot in enumerate(snapshots):
         trace = snapshot.events()
         segments += _segments(snapshot, trace, device)
-        traces.append(_snapshot.events_of(trace))
+        waiting = snapshot._in_states(_WAITING)["address"].tolist()
+        traces.append(_snapshot.events_of(trace, waiting))
     return {
         "segments": segments,
         "device_traces": traces,
@@ -126,22 +134,25 @@ def combined(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
 
 
 def _segments(snapshot: Snapshot, trace: Trace, device: int) -> list[dict[str, Any]]:
-    """Return the viewer's segments: memory that is mapped, then addresses that were.
+    """Return the viewer's segments: memory that is mapped, then addresses that were or will be.
 
     The viewer finds a segment under every block of every event, so that addresses whose memory
     has gone back since must be there too.
     """
     runs = snapshot.mapped()
-    blocks = snapshot.live()
+    blocks = snapshot._in_states(_LIVE, _WAITING, _ASLEEP)
     account = _events.account_names(snapshot.device)
     frames = {
         number: _snapshot.frames_of(_events.origin_text(number))
         for number in np.unique(blocks["origin"]).tolist()
     }
-    columns = [blocks[name].tolist() for name in ("address", "bytes", "requested", "origin")]
+    names = ("address", "bytes", "requested", "origin", "state")
+    columns = [blocks[name].tolist() for name in names]
+    states = dict.fromkeys((_LIVE, _ASLEEP), "active_allocated")
+    states[_WAITING] = "active_pending_free"
     live = [
-        (address, size, requested, "active_allocated", frames[origin], account[number])
-        for address, size, requested, origin, number in zip(
+        (address, size, requested, states[state], frames[origin], account[number])
+        for address, size, requested, origin, state, number in zip(
             *columns, blocks["account"].tolist(), strict=True
         )
     ]
@@ -151,7 +162,14 @@ def _segments(snapshot: Snapshot, trace: Trace, device: int) -> list[dict[str, A
         low, high = np.searchsorted(starts, [address, address + size]).tolist()
         filled = _snapshot.fill((address, size), live[low:high])
         entries.append(_snapshot.segment_entry(device, address, size, 0, filled))
-    for address, size in _uncovered(trace, [(run[0], run[0] + run[1]) for run in runs]):
+    asleep = np.flatnonzero(blocks["state"] == _ASLEEP).tolist()
+    for i in asleep:
+        block = [_snapshot.block_entry(*live[i])]
+        entry = _snapshot.segment_entry(device, live[i][0], live[i][1], 0, block)
+        entries.append({**entry, "segment_type": "asleep"})
+    spans = [(run[0], run[0] + run[1]) for run in runs]
+    spans += [(live[i][0], live[i][0] + live[i][1]) for i in asleep]
+    for address, size in _uncovered(trace, sorted(spans)):
         filled = _snapshot.fill((address, size), [])
         entry = _snapshot.segment_entry(device, address, size, 0, filled)
         entries.append({**entry, "segment_type": "unmapped"})

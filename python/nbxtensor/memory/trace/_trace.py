@@ -23,7 +23,8 @@ class Note:
 
     time: int
     position: int  # of the event before which it happened
-    action: str  # map, unmap, steal, refuse, mark, annotate, tag, epoch, sleep, wake
+    action: str  # complete (a freed block's last use is over), map, unmap, steal, refuse, mark,
+    # annotate, tag, epoch, sleep, wake
     address: int = 0
     bytes: int = 0
     text: str = ""
@@ -86,6 +87,23 @@ class Trace:
     def peak(self) -> int:
         """Return the most bytes that were live at one time."""
         return int(self.live().max(initial=0))
+
+    def completions(self) -> dict[int, int]:
+        """Return the place in `notes` of the end of a free's last use, by the free's position.
+
+        A free without one is complete at once, as far as anybody knows.
+        """
+        found = {}
+        complete = [i for i, note in enumerate(self.notes) if note.action == "complete"]
+        frees: dict[int, list[int]] = {self.notes[i].address: [] for i in complete}
+        for position in np.flatnonzero(np.isin(self.address, list(frees))).tolist():
+            frees[int(self.address[position])].append(position)
+        for i in complete:
+            places = frees[self.notes[i].address]
+            at = bisect_left(places, self.notes[i].position) - 1
+            if at >= 0 and self.op[places[at]] < 0 and places[at] not in found:
+                found[places[at]] = i
+        return found
 
     def pairs(self) -> tuple[Integers, Integers]:
         """Return the positions of allocations, in order, and of their frees; -1 for none."""
@@ -173,7 +191,11 @@ class Trace:
 
     def placed(self) -> Trace:
         """Return the trace with the addresses that best fit in one space gives."""
-        return replace(self, address=_placed(self))
+        address = _placed(self)
+        notes = list(self.notes)
+        for free, place in self.completions().items():
+            notes[place] = replace(notes[place], address=int(address[free]))
+        return replace(self, address=address, notes=tuple(notes))
 
     def _begin_apart(self) -> bool:
         live: set[int] = set()

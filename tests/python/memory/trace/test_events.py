@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import nbxtensor as nbx
 import numpy as np
 import pytest
 from nbxtensor import _core
-from nbxtensor.memory.trace import Trace, _events, _record
+from nbxtensor.memory.trace import Trace, _events, _record, _snapshot
 from nbxtensor.memory.trace._events import Held
 
 ALLOCATE, FREE = _events.ALLOCATE, _events.FREE
@@ -133,6 +134,50 @@ def test_lost_events_are_counted(heap: int) -> None:
 def test_storages_without_bytes_are_no_blocks(heap: int) -> None:
     trace = build([[(1, ALLOCATE, 0, 0, 0), (2, ALLOCATE, 0, 0, 0), (3, FREE, 0, 0, 0)]], heap)
     assert (len(trace), trace.missing) == (0, 0)
+
+
+def test_the_end_of_a_last_use_is_a_note(heap: int) -> None:
+    pending, completed = _events.FREE_PENDING, _events.FREE_COMPLETED
+    rows = [
+        [
+            (10, ALLOCATE, 512, 5, 1),
+            (20, pending, 512, 5, 1),
+            (40, ALLOCATE, 512, 7, 2),
+            (41, FREE, 512, 7, 2),
+        ],
+        # Another thread sees the end, before its clock says so; one whose free was lost means
+        # nothing.
+        [(15, completed, 512, 5, 1), (16, completed, 1024, 5, 9)],
+    ]
+    trace = build(rows, heap)
+    assert [(note.action, note.address, note.position) for note in trace.notes] == [
+        ("complete", 512, 2)
+    ]
+    assert trace.completions() == {1: 0}
+    events = [(e["action"], e["size"]) for e in _snapshot.events_of(trace)]
+    assert events == [
+        ("alloc", 5),
+        ("free_requested", 5),
+        ("free_completed", 5),
+        ("alloc", 7),
+        ("free_requested", 7),
+        ("free_completed", 7),
+    ]
+    # Of a block that still waits there is no end.
+    assert [e["action"] for e in _snapshot.events_of(trace, [512])][-2:] == [
+        "alloc",
+        "free_requested",
+    ]
+
+
+def test_tags_of_threads_are_notes(heap: int) -> None:
+    recording = _core.Recording(1 << 20)
+    with nbx.memory.tag("notes/a"), nbx.memory.tag("b"):
+        pass
+    words, threads, _ = recording.stop()
+    trace = _events.build(_events.unpack(words, threads), _core.recorder_heap_name(heap))
+    texts = [note.text for note in trace.notes if note.action == "tag"]
+    assert texts == ["notes/a", "b", "notes/a", ""]
 
 
 def test_marks_and_annotations_are_notes(heap: int) -> None:

@@ -17,6 +17,7 @@ from nbxtensor.memory import trace
 from nbxtensor.memory.trace import Trace, _record
 from nbxtensor.memory.trace._pickle import loads
 from nbxtensor.memory.trace._record import record
+from nbxtensor.memory.trace._snapshot import read_snapshot, write_snapshot
 from nbxtensor.memory.trace._state import dump_snapshot, snapshot
 
 # What the viewer's own unpickler knows.
@@ -162,20 +163,21 @@ def walk_back(data: dict[str, Any], device: int) -> None:
     segments = [s for s in data["segments"] if s["device"] == device]
     spans = sorted((s["address"], s["address"] + s["total_size"]) for s in segments)
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-    blocks = set()
+    blocks, requested = set(), set()
     for segment in segments:
         at = segment["address"]
         for block in segment["blocks"]:
             assert block["address"] == at
             if block["state"] in ("active_allocated", "active_pending_free"):
                 blocks.add(at)
+            if block["state"] == "active_pending_free":
+                requested.add(at)
             at += block["size"]
         assert at == segment["address"] + segment["total_size"]
 
     def covered(address: int) -> bool:
         return any(low <= address < high for low, high in spans)
 
-    requested = set()
     for event in reversed(data["device_traces"][device]):
         address = event["addr"]
         if event["action"] == "free_completed":
@@ -209,6 +211,81 @@ def test_a_dumped_snapshot_opens_in_the_viewer(device: str, tmp_path: Path) -> N
     events = trace.read(path)
     assert events.device == device
     assert int(events.live()[-1]) >= sum(k.shape[0] for k in kept)
+
+
+def test_a_snapshot_of_sleepers_and_of_blocks_that_wait_opens_in_the_viewer() -> None:
+    device = "sim:0"
+    streams = [nbx.Stream(device) for _ in range(2)]
+    with record(device=device) as recording:
+        with nbx.memory.tag("rec/asleep"):
+            sleeper = nbx.ones((300_000,), device=device)
+        awake = nbx.asarray(np.ones(1 << 20, np.float32), device=device)
+        nbx.memory.sleep("rec/asleep", device)
+        waiting = nbx.empty((1 << 20,), dtype=nbx.uint8, device=device)
+        address = waiting.data_ptr()
+        for stream in streams:
+            with nbx.stream(stream):
+                late = nbx.asarray(np.ones(1 << 20, np.float32), device=device)
+                waiting.record_use(stream)
+                del late
+        del waiting
+        shot = snapshot(device)
+        data = shot.as_dict()
+        nbx.empty((10,), device=device)
+        nbx.synchronize(device)
+        nbx.memory.trim(device)
+    walk_back(data, 0)
+    blocks = {
+        block["address"]: (segment["segment_type"], block)
+        for segment in data["segments"]
+        for block in segment["blocks"]
+    }
+    kind, block = blocks[address]
+    assert (kind, block["state"]) == ("large", "active_pending_free")
+    assert block["requested_size"] == 1 << 20
+    asleep = [block for kind, block in blocks.values() if kind == "asleep"]
+    assert [block["requested_size"] for block in asleep] == [1_200_000]
+    assert asleep[0]["user_metadata"] == "rec/asleep"
+    assert 1_200_000 not in shot.live()["requested"].tolist()
+    nbx.memory.wake("rec/asleep", device)
+    # The recording knows when the last use of the freed block was over; so does a snapshot of it.
+    trace_ = recording.trace
+    ends = trace_.completions()
+    freed = [i for i in ends if trace_.address[i] == address]
+    assert len(freed) == 1
+    again = read_snapshot(write_snapshot(trace_), "again")
+    assert {int(again.address[i]) for i in again.completions()} >= {address}
+    actions = [note.action for note in trace_.notes if note.action in ("sleep", "tag")]
+    assert actions == ["tag", "tag", "sleep"]
+    assert sleeper.shape == (300_000,)
+    assert awake.shape == (1 << 20,)
+
+
+def test_origins_of_frees_are_recorded() -> None:
+    def drop(tensors: list[nbx.Tensor]) -> None:
+        tensors.clear()
+
+    former = _record.set_origins(2)
+    try:
+        with record(device="cpu") as recording:
+            drop([nbx.zeros((79,))])
+    finally:
+        _record.set_origins(former)
+    events = recording.trace
+    at = int(np.flatnonzero((events.op < 0) & (events.bytes == 316))[0])
+    assert events.origins[events.origin[at]].split("\n")[0].endswith(" drop")
+    back = read_snapshot(write_snapshot(events), "back")
+    freed = int(np.flatnonzero((back.op < 0) & (back.bytes == 316))[0])
+    assert back.origins[back.origin[freed]] == events.origins[events.origin[at]]
+
+
+def test_a_new_epoch_is_a_note() -> None:
+    with record(device="sim:1") as recording:
+        nbx.zeros((10,), device="sim:1")
+        epoch = nbx.memory.new_epoch("sim:1")
+        nbx.zeros((10,), device="sim:1")
+    notes = [(note.action, note.bytes) for note in recording.trace.notes if note.action == "epoch"]
+    assert notes == [("epoch", epoch)]
 
 
 def test_a_converted_trace_opens_in_the_viewer(rng: np.random.Generator, tmp_path: Path) -> None:
