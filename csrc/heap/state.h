@@ -1,6 +1,7 @@
 // The inside of a heap: its books, its lock, and the order in which memory is looked for.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -285,9 +286,12 @@ struct Heap::State {
   [[nodiscard]] std::uint64_t held() const noexcept {
     return segment_bytes + (pages ? pages->held_bytes() : 0) + (ranges ? ranges->held_bytes() : 0);
   }
-  /// Parked bytes; the lock is held.
+  /// Parked bytes; the lock is held. Blocks on their way to sleep count as live until they are
+  /// there, though their pages go one by one.
   [[nodiscard]] std::uint64_t parked() const noexcept {
-    return held() - live_now().bytes - space.pending_bytes() - space.frozen_bytes() - asleep_held;
+    const std::uint64_t used =
+        live_now().bytes + space.pending_bytes() + space.frozen_bytes() + asleep_held;
+    return held() - std::min(held(), used);
   }
   void note_held() noexcept {
     if (held() > peak_mapped) peak_mapped = held();
