@@ -168,7 +168,8 @@ std::vector<BlockUse> Carver::uses() const {
 }
 
 void Carver::release() noexcept {
-  if (block_.id == 0) return;
+  // A child process has the parent's books but not its memory.
+  if (block_.id == 0 || fork_ != fork_generation()) return;
   try {
     const std::vector<BlockUse> all = uses();
     heap_.free_after(block_, capacity_, account_, all.data(), all.size());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "account/account.h"
+#include "core/process.h"
 #include "heap/heap.h"
 #include "stream/stream.h"
 
@@ -105,6 +106,7 @@ class Carver {
   Device& device_;
   std::uint64_t capacity_;
   Block block_;
+  const std::uint32_t fork_ = fork_generation();  // of the process that it is of
   DeviceAddress base_ = 0;
   std::vector<StreamId> streams_;  // that memory was carved for
   std::unordered_map<const void*, Carving> tensors_;

@@ -45,8 +45,8 @@ class PythonReclaimer {
     if (Py_IsInitialized() == 0) return 0;
     const python::Locked locked;
     const auto size = py::reinterpret_steal<py::object>(PyLong_FromUnsignedLongLong(bytes));
-    const auto freed =
-        py::reinterpret_steal<py::object>(PyObject_CallOneArg(function_, size.ptr()));
+    const auto freed = py::reinterpret_steal<py::object>(
+        python::take_lock([&] { return PyObject_CallOneArg(function_, size.ptr()); }));
     if (!freed) {
       PyErr_WriteUnraisable(function_);
       return 0;

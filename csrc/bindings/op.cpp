@@ -156,7 +156,8 @@ void keep_objects(PyObject* value, std::vector<PyObject*>& kept) {
 std::shared_ptr<PlanRecord> plan_call(OpState& state, const BoundCall& call, std::uint64_t hash) {
   state.misses.fetch_add(1, std::memory_order_relaxed);
   const std::size_t count = state.signature.parameters.size();
-  PyObject* plan = PyObject_Vectorcall(state.plan, call.values, count, nullptr);
+  PyObject* plan = python::take_lock(
+      [&] { return PyObject_Vectorcall(state.plan, call.values, count, nullptr); });
   if (plan == nullptr) return nullptr;
   std::shared_ptr<PlanRecord> record = plan_record(plan);
   Py_DECREF(plan);

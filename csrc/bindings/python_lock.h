@@ -9,7 +9,8 @@ namespace nbx::python {
 
 /// Up to Python 3.13 a thread that asks for the lock during finalization is ended by an unwinding
 /// that no destructor may let through, which would end the whole process with an error. Such a
-/// thread stays here instead, as newer Pythons do by themselves.
+/// thread stays here instead, as newer Pythons do by themselves. Also around calls of Python code
+/// from frames with destructors: the code may let go of the lock, and want it back.
 template <class Function>
 auto take_lock(Function function) noexcept {
   try {

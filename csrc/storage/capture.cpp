@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/log.h"
+#include "device/host_status.h"
 
 namespace nbx {
 namespace {
@@ -17,7 +18,7 @@ void release(DeviceMemory& memory, StreamId capture, const BlockUse& use) noexce
 
 void destroy_graph(const Device& device, GraphHandle graph) noexcept {
   const Status status = device.primitives().graph_destroy(device.ordinal(), graph);
-  if (status != kSuccess) {
+  if (status != kSuccess && status != kForkedChild) {
     log(LogLevel::kError, std::string("graph_destroy: ") + device.primitives().status_text(status));
   }
 }
@@ -68,7 +69,7 @@ CaptureScope::~CaptureScope() {
   const Status status = device.primitives().capture_end(device.ordinal(), stream_, &graph);
   if (status == kSuccess) {
     destroy_graph(device, graph);
-  } else {
+  } else if (status != kForkedChild) {
     log(LogLevel::kError, std::string("capture_end: ") + device.primitives().status_text(status));
   }
   release(memory_, capture_, BlockUse{});

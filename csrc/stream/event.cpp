@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "device/host_status.h"
 #include "stream/fault.h"
 
 namespace nbx {
@@ -15,7 +16,7 @@ Event::Event(Device& device, bool timing) : device_(device), timing_(timing) {
 Event::~Event() {
   const Primitives& table = device_.primitives();
   const Status status = table.event_destroy(device_.ordinal(), handle_);
-  if (status != kSuccess) {
+  if (status != kSuccess && status != kForkedChild) {
     log(LogLevel::kError, std::string("event_destroy: ") + table.status_text(status));
   }
 }

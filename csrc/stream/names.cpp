@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "device/host_status.h"
 #include "stream/fault.h"
 
 namespace nbx {
@@ -173,7 +174,7 @@ PooledEvent::~PooledEvent() {
   }
   const Primitives& table = device_.primitives();
   const Status status = table.event_destroy(device_.ordinal(), handle_);
-  if (status != kSuccess) {
+  if (status != kSuccess && status != kForkedChild) {
     log(LogLevel::kError, std::string("event_destroy: ") + table.status_text(status));
   }
 }

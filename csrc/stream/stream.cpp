@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/log.h"
+#include "device/host_status.h"
 #include "stream/fault.h"
 #include "stream/names.h"
 
@@ -60,7 +61,7 @@ Stream::~Stream() {
   retire_stream(own_);
   const Primitives& table = device_.primitives();
   const Status status = table.stream_destroy(device_.ordinal(), handle_);
-  if (status != kSuccess) {
+  if (status != kSuccess && status != kForkedChild) {
     log(LogLevel::kError, std::string("stream_destroy: ") + table.status_text(status));
   }
 }
