@@ -223,6 +223,7 @@ TEST_F(SimStreams, PeersCopyWhenEnabled) {
   ASSERT_EQ(sim.synchronize(kOrdinal), kSuccess);
   EXPECT_EQ(result, 77u);
   EXPECT_EQ(sim.peer_enable(kOrdinal, kOrdinal), kInvalidDevice);
+  EXPECT_EQ(sim.copy(kOrdinal, own, other, 4, CopyKind::kDeviceToDevice, 0), kPeerNotEnabled);
   ASSERT_EQ(sim.peer_enable(kOrdinal, 0), kSuccess);
   EXPECT_EQ(sim.copy(kOrdinal, own, other, 4, CopyKind::kDeviceToDevice, 0), kSuccess);
   ASSERT_EQ(sim.synchronize(kOrdinal), kSuccess);
