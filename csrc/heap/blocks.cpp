@@ -36,8 +36,7 @@ BlockView view_of(const BlockRecord& record, std::uint64_t granule) noexcept {
   view.stream = record.stream;
   view.segment = record.segment;
   view.state = static_cast<std::uint32_t>(state);
-  if (state == BlockState::kLive || state == BlockState::kAsleep ||
-      state == BlockState::kWaiting) {
+  if (state == BlockState::kLive || state == BlockState::kAsleep || state == BlockState::kWaiting) {
     view.requested = record.requested();
     view.bytes = (view.requested + granule - 1) & ~(granule - 1);
     view.account = record.account;
