@@ -6,6 +6,7 @@ The viewer goes back in time from the segments, so that every block of every eve
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -170,23 +171,15 @@ def _add_events(
         action = event.text("action")
         address, size = event.integer("addr", default=0), event.integer("size", default=0)
         stream = event.integer("stream", default=0)
+        add = partial(builder.add, time=time, address=address, stream=stream)
         if action == "alloc":
             if address in blocks:  # its free was overwritten
                 block, held_bytes = blocks.pop(address)
                 builder.missing += 1
-                builder.add(-1, block, held_bytes, time=time, address=address, stream=stream)
+                add(-1, block, held_bytes)
             requested.pop(address, None)
             blocks[address] = (len(builder), size)
-            builder.add(
-                1,
-                len(builder),
-                size,
-                time=time,
-                address=address,
-                stream=stream,
-                tag=event.tag(),
-                origin=event.frames(),
-            )
+            add(1, len(builder), size, tag=event.tag(), origin=event.frames())
         elif action == "free_completed" and address in requested:
             if requested.pop(address) != place - 1:  # queued work used the block meanwhile
                 builder.note("complete", time, address, size)
@@ -194,16 +187,7 @@ def _add_events(
             if action == "free_requested":
                 requested[address] = place
             block, held_bytes = blocks.pop(address)
-            builder.add(
-                -1,
-                block,
-                held_bytes,
-                time=time,
-                address=address,
-                stream=stream,
-                tag=event.tag(),
-                origin=event.frames(),
-            )
+            add(-1, block, held_bytes, tag=event.tag(), origin=event.frames())
         elif action in _ACTIONS:
             builder.note(_ACTIONS[action], time, address, size)
         elif action not in _PASSED_OVER:
