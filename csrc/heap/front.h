@@ -127,7 +127,7 @@ class Front {
 
   /// Blocks of one class and stream.
   struct alignas(64) Stack {
-    static constexpr std::uint32_t kPlaces = 14;
+    static constexpr std::uint32_t kPlaces = 30;
     Relaxed<std::uint32_t> count;
     std::uint32_t limit = 0;  // grows with use, as far as the front's bound allows
     std::uint32_t ids[kPlaces];

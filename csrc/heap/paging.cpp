@@ -32,58 +32,40 @@ bool Heap::State::reserve_range(std::uint64_t bytes) {
   return true;
 }
 
-/// The window for a request; streams that have to be waited for are waited for here, when that
-/// saves pages.
-GrowthPlan Heap::State::plan_window(const HeapRequest& request, const Reach& reach) {
+/// Makes the stream wait for others when that saves pages; returns what it can have from then on.
+Reach Heap::State::widen(const HeapRequest& request, const Reach& reach) {
+  if (host || !options.reuse_waits) return reach;
+  Reach all = reach;
+  all.waits = true;
   GrowthPlan plan;
   GrowthPlan waiting;
   {
     const std::lock_guard<ShortLock> guard(lock);
     plan = space.plan_growth(reach, request.granted, request.alignment);
-    if (!host && options.reuse_waits) {
-      Reach all = reach;
-      all.waits = true;
-      waiting = space.plan_growth(all, request.granted, request.alignment);
-    }
+    waiting = space.plan_growth(all, request.granted, request.alignment);
   }
   if (!waiting.found() || waiting.waits.empty() ||
       (plan.found() && waiting.missing >= plan.missing)) {
-    return plan;
+    return reach;
   }
   for (const StreamId other : waiting.waits) {
-    if (!insert_wait(request.stream, other)) return plan;
+    if (!insert_wait(request.stream, other)) return reach;
     const std::lock_guard<ShortLock> guard(lock);
     ++waits;
   }
-  Reach after = reach;
-  after.ordered = true;
-  after.follow = submitted_ticket(request.stream);
-  const std::lock_guard<ShortLock> guard(lock);
-  return space.plan_growth(after, request.granted, request.alignment);
+  return Reach{reach.stream, true, false, submitted_ticket(request.stream)};
 }
 
 std::uint32_t Heap::State::grow_pages(const HeapRequest& request, const Reach& reach) {
-  GrowthPlan plan = plan_window(request, reach);
-  if (!plan.found()) {
-    if (!reserve_range(request.granted + request.alignment)) return kNoBlock;
-    plan = plan_window(request, reach);
-    if (!plan.found()) return kNoBlock;
-  }
-  Reach after = reach;
-  if (!host) after = Reach{reach.stream, true, false, submitted_ticket(request.stream)};
-  bool steal = true;
-  {
-    const std::lock_guard<ShortLock> guard(lock);
-    steal = steals(plan.missing * pages->granule(), request.granted);
-  }
+  const Reach wider = widen(request, reach);
   FillResult result;
-  std::uint32_t id = fill_window(request, after, plan, steal, &result);
-  if (id == kNoBlock && result.status == kAllocationRefused) {
-    {
-      const std::lock_guard<ShortLock> guard(lock);
-      plan = space.plan_growth(after, request.granted, request.alignment, true);
-    }
-    if (plan.found()) id = fill_window(request, after, plan, true, &result);
+  std::uint32_t id = kNoBlock;
+  if (!fill_window(request, wider, false, &id, &result)) {
+    if (!reserve_range(request.granted + request.alignment)) return kNoBlock;
+    if (!fill_window(request, wider, false, &id, &result)) return kNoBlock;
+  }
+  if (result.status == kAllocationRefused) {
+    static_cast<void>(fill_window(request, wider, true, &id, &result));
   }
   if (result.status == kAllocationRefused) {
     // Some runtimes report a refusal once more, on a later unrelated call.
@@ -94,20 +76,28 @@ std::uint32_t Heap::State::grow_pages(const HeapRequest& request, const Reach& r
   return id;
 }
 
-/// Puts pages under the window's gaps and hands out a block of it. All of that, or nothing but the
-/// bank has changed.
-std::uint32_t Heap::State::fill_window(const HeapRequest& request, const Reach& reach,
-                                       const GrowthPlan& plan, bool steal, FillResult* result) {
+/// Puts pages under the gaps of the best window and hands out a block of it; where pages are
+/// `scarce`, those that are free serve first. All of that, or nothing but the bank has changed.
+/// False if there is no window.
+bool Heap::State::fill_window(const HeapRequest& request, const Reach& reach, bool scarce,
+                              std::uint32_t* id, FillResult* result) {
   std::vector<PageRun> gaps;
   std::vector<Victim> victims;
   std::vector<PageRun> runs;
   std::uint32_t window = kNoBlock;
+  DeviceAddress start = 0;
   {
+    // Under one lock: once it is given up others may take what the plan is made of.
     const std::lock_guard<ShortLock> guard(lock);
+    const GrowthPlan plan = space.plan_growth(reach, request.granted, request.alignment, scarce);
+    if (!plan.found()) return false;
+    start = plan.start;
+    const bool steal = scarce || steals(plan.missing * pages->granule(), request.granted);
     window = space.open_window(plan, reach, &gaps);
     const std::uint64_t banked = pages->banked_bytes() / pages->granule();
     if (steal && plan.missing > banked) victims = space.take_victims(plan.missing - banked);
   }
+  *result = FillResult{};
   if (!gaps.empty()) {
     for (const Victim& victim : victims) runs.push_back(victim.run);
     *result = pages->fill(gaps, runs, request.lifetime);
@@ -125,20 +115,20 @@ std::uint32_t Heap::State::fill_window(const HeapRequest& request, const Reach& 
   if (result->stolen != 0) ++remaps;
   note_held();
   if (result->created != 0) {
-    Recorder::note_now(RecordedAction::kMap, recorded, plan.start, result->created, request.stream,
+    Recorder::note_now(RecordedAction::kMap, recorded, start, result->created, request.stream,
                        request.account.id(), 0);
   }
   if (result->stolen != 0) {
-    Recorder::note_now(RecordedAction::kSteal, recorded, plan.start, result->stolen, request.stream,
+    Recorder::note_now(RecordedAction::kSteal, recorded, start, result->stolen, request.stream,
                        request.account.id(), 0);
   }
   if (result->status != kSuccess) {
     space.abandon_window(window);
-    return kNoBlock;
+    return true;
   }
-  const std::uint32_t id = space.close_window(window, request.granted, request.alignment);
-  hand_out(id, request);
-  return id;
+  *id = space.close_window(window, request.granted, request.alignment);
+  hand_out(*id, request);
+  return true;
 }
 
 std::uint64_t Heap::State::release_pages(std::uint64_t keep) {

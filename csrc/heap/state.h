@@ -202,11 +202,11 @@ struct Heap::State {
   [[nodiscard]] bool surplus(std::uint32_t unused) const noexcept;
 
   // Pages (paging.cpp).
-  [[nodiscard]] GrowthPlan plan_window(const HeapRequest& request, const Reach& reach);
+  [[nodiscard]] Reach widen(const HeapRequest& request, const Reach& reach);
   [[nodiscard]] bool reserve_range(std::uint64_t bytes);
   [[nodiscard]] std::uint32_t grow_pages(const HeapRequest& request, const Reach& reach);
-  [[nodiscard]] std::uint32_t fill_window(const HeapRequest& request, const Reach& reach,
-                                          const GrowthPlan& plan, bool steal, FillResult* result);
+  [[nodiscard]] bool fill_window(const HeapRequest& request, const Reach& reach, bool scarce,
+                                 std::uint32_t* id, FillResult* result);
   std::uint64_t release_pages(std::uint64_t keep);
 
   // Runs of a range that must have memory (supply.cpp).

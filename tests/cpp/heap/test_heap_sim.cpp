@@ -1,6 +1,11 @@
 // The heap over simulated devices: failing drivers, other processes, work that runs late.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/sim/sim.h"
@@ -102,6 +107,51 @@ TEST_F(SimHeap, BlocksOfManyGigabytesAreCountedWhole) {
       EXPECT_EQ(root.statistics().objects, 0u);
       EXPECT_EQ(large.statistics().live, 0u);
     }
+  }
+  sim::set_backing(0, sim::Backing::kReal);
+}
+
+TEST_F(SimHeap, NoBlockHasTwoOwnersWhileThreadsGrowTheHeap) {
+  const std::uint64_t seed = fresh_seed("NoBlockHasTwoOwnersWhileThreadsGrowTheHeap");
+  constexpr std::uint64_t kGranule = 256, kPlaces = std::uint64_t{1} << 24;
+  sim::set_memory(0, 1024 * kMega);
+  sim::set_backing(0, sim::Backing::kNone);
+  {
+    Stream& stream = default_stream(device);
+    Heap shared(device, &root.tree_lock());
+    std::vector<std::atomic<bool>> owned(kPlaces);  // by the first granule of a block
+    std::atomic<std::uint64_t> twice{0}, running{4};
+    const auto place = [](const Block& block) { return block.address / kGranule % kPlaces; };
+    const auto work = [&](std::uint64_t number) {
+      std::mt19937_64 random(seed + number);
+      std::vector<std::pair<Block, std::uint64_t>> held(1500);
+      for (int step = 0; step < 30000; ++step) {
+        auto& [block, bytes] = held[random() % held.size()];
+        if (bytes != 0) {
+          owned[place(block)] = false;
+          shared.free(block, bytes, root, stream.id(), 0);
+        }
+        bytes = 1 + random() % (std::uint64_t{1} << (8 + random() % 10));
+        block = shared.allocate(bytes, 64, stream, root);
+        if (owned[place(block)].exchange(true)) twice.fetch_add(1);
+      }
+      for (const auto& [block, bytes] : held) {
+        if (bytes == 0) continue;
+        owned[place(block)] = false;
+        shared.free(block, bytes, root, stream.id(), 0);
+      }
+      running.fetch_sub(1);
+    };
+    std::vector<std::thread> threads;
+    for (std::uint64_t number = 0; number < 4; ++number) threads.emplace_back(work, number);
+    while (running.load() != 0) {
+      static_cast<void>(shared.trim());  // so that they grow it again
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(twice.load(), 0u);
+    EXPECT_EQ(shared.statistics().live, 0u);
+    EXPECT_EQ(root.granted(), 0u);
   }
   sim::set_backing(0, sim::Backing::kReal);
 }
