@@ -8,12 +8,13 @@ namespace nbx {
 
 /// Bytes before a block at the low or the high end of the hole. In a range it lies beside a block
 /// of its own size, which will likely go when it goes; else at the end where it spoils fewer whole
-/// pages, which could move to where they are wanted, or leaves less of the page that it cuts.
+/// pages, which could move to where they are wanted, or leaves less of the page that it cuts. Where
+/// several streams free blocks, neighbours go at different times: all lie at the low end.
 std::uint64_t Space::place_in(const BlockRecord& hole, std::uint64_t bytes,
                               std::uint64_t alignment) const noexcept {
   const std::uint64_t low = (alignment - (hole.address & (alignment - 1))) & (alignment - 1);
   const PageRange* range = segments_[hole.segment].pages;
-  if (range == nullptr || hole.bytes == low + bytes) return low;
+  if (range == nullptr || hole.bytes == low + bytes || lanes_.size() > kHomes + 1) return low;
   const std::uint64_t page = range->granule();
   const std::uint64_t start = hole.address - range->base(), end = start + hole.bytes;
   const std::uint64_t high = ((end - bytes) & ~(alignment - 1)) - start;
