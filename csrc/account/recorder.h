@@ -226,7 +226,7 @@ class Recorder {
   friend class Recording;
   struct Leaver;
 
-  struct Ring {
+  struct alignas(64) Ring {
     std::uint64_t now = 0;
     std::uint64_t mask = 0, half_mask = 0;
     std::unique_ptr<std::atomic<std::uint64_t>[]> words;

@@ -100,7 +100,7 @@ void Front::raise(Stack& stack, std::uint64_t bytes) noexcept {
   const auto most =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bound_ / 32 / bytes, 2, Stack::kPlaces));
   if (stack.limit >= most) return;
-  const std::uint32_t more = std::clamp(stack.limit, 2u, most - stack.limit);
+  const std::uint32_t more = std::min(std::max(stack.limit, 2u), most - stack.limit);
   if (allotted_ + more * bytes > bound_) return;
   allotted_ += more * bytes;
   stack.limit += more;
