@@ -40,6 +40,7 @@ struct Shelf {
   }
 };
 
+// answers: 26
 TEST(Bins, TheSmallestBlockThatFitsIsFoundByOneLook) {
   const std::uint64_t seed = fresh_seed("Bins");
   SCOPED_TRACE(seed);
