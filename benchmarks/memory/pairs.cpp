@@ -1,6 +1,7 @@
 // One allocation and one free, beside the peer in the same run.
 #include <random>
 
+#include "account/recorder.h"
 #include "devices.h"
 #include "harness.h"
 #include "ordered_set.h"
@@ -83,6 +84,9 @@ void storages(Report* report) {
 void time_pairs(Report* report) {
   hot(report, "hot_4k_cpu", host_memory(), 4096);
   hot(report, "hot_4k_gpu", gpu_memory(), 4096);
+  const std::uint64_t events = Recorder::set_events_per_thread(0);
+  hot(report, "hot_4k_gpu_unrecorded", gpu_memory(), 4096);
+  Recorder::set_events_per_thread(events);
   hot(report, "hot_1m_gpu", gpu_memory(), std::uint64_t{1} << 20);
   random_sizes(report, "random_small_cpu", host_memory(), 65536.0);
   random_sizes(report, "random_small_gpu", gpu_memory(), 65536.0);
