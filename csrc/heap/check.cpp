@@ -420,10 +420,6 @@ bool Checker::holds(const Entry& entry, bool live) const {
 
 void Checker::verify() {
   run_late();
-  {
-    const BlockingScope scope;
-    synchronize_device(device_);
-  }
   // Copies: others allocate and free meanwhile, and their blocks are looked at when they are freed.
   std::vector<Entry> entries;
   std::size_t live = 0;
@@ -432,6 +428,11 @@ void Checker::verify() {
     for (const auto& [address, entry] : live_) entries.push_back(entry);
     live = entries.size();
     entries.insert(entries.end(), quarantine_.begin(), quarantine_.end());
+  }
+  {
+    // Only now: the guards of all of them are queued, if not written.
+    const BlockingScope scope;
+    synchronize_device(device_);
   }
   for (std::size_t i = 0; i < entries.size(); ++i) {
     if (!holds(entries[i], i < live)) continue;

@@ -317,7 +317,8 @@ struct Heap::State {
   std::uint64_t next_number = 1;           // of reclaimers and captures
   std::vector<State*> helpers;             // whose reclaimers are asked too
   std::atomic<std::uint64_t> driver_calls{0};
-  std::uint64_t segment_bytes = 0;  // held from the driver outside `pages`
+  // Held from the driver outside `pages`; written with the lock, read by whoever grows as well.
+  Relaxed<std::uint64_t> segment_bytes;
   std::uint64_t live = 0, live_blocks = 0, peak_live = 0;
   std::uint64_t peak_mapped = 0;
   std::uint64_t created = 0, stolen = 0, remaps = 0, waits = 0;

@@ -71,7 +71,7 @@ TEST(Complaints, CachesOfThreadsHoldAShareOfTheBudgetAndGiveItUp) {
   root.set_limit(kLimit);
   Heap heap(device, &root.tree_lock());
   Stream& stream = default_stream(device);
-  std::atomic<int> freed{0};
+  std::atomic<int> grown{0}, freed{0};
   std::atomic<bool> done{false};
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -80,6 +80,12 @@ TEST(Complaints, CachesOfThreadsHoldAShareOfTheBudgetAndGiveItUp) {
         std::vector<Block> blocks;
         for (int i = 0; i < 40; ++i) blocks.push_back(heap.allocate(bytes, 64, stream, root));
         for (const Block& block : blocks) heap.free(block, bytes, root, stream.id(), 0);
+      }
+      // Whoever grows the heap takes back what all threads keep.
+      ++grown;
+      while (grown != kThreads) std::this_thread::yield();
+      for (int i = 0; i < 10; ++i) {
+        heap.free(heap.allocate(100, 64, stream, root), 100, root, stream.id(), 0);
       }
       ++freed;
       while (!done) std::this_thread::yield();
