@@ -25,7 +25,6 @@ class alignas(64) Front {
  public:
   static constexpr std::uint64_t kLargest = std::uint64_t{1} << 20;   // bytes of a cached block
   static constexpr std::uint64_t kMostKept = std::uint64_t{8} << 20;  // bytes
-  static constexpr std::uint32_t kBatch = 8;                          // blocks moved at a time
   static constexpr std::uint32_t kMostCredit = 8;  // misses until a size is forgotten
 
   using Retire = void (*)(void* heap, Front& front) noexcept;

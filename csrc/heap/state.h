@@ -113,7 +113,8 @@ struct Heap::State {
   // The lock is held:
   /// Segments that go to the driver once the lock is not held.
   struct Surplus {
-    static constexpr std::size_t kMost = Front::kBatch + 1;
+    // Half a stack, and the block that did not fit.
+    static constexpr std::size_t kMost = Front::Stack::kPlaces / 2 + 1;
     DeviceAddress addresses[kMost];
     std::size_t count = 0;
     void add(State& heap, std::uint32_t unused) noexcept;

@@ -9,9 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "device/sim/sim.h"
-#include "heap/heap.h"
 #include "heap/reserved.h"
+#include "sim_heap.h"
 #include "stream/callback.h"
 
 namespace nbx {
@@ -19,15 +18,9 @@ namespace {
 
 constexpr std::uint64_t kBlock = std::uint64_t{4} << 20;
 
-class HostWorkTest : public ::testing::Test {
+class HostWorkTest : public testing::SimHeap {
  protected:
-  Device& device = open_device(DeviceKind::kSim, 0);
-  const Primitives& table = device.primitives();
-  const std::uint64_t total = sim::books(0).total_bytes;
-  const std::uint64_t used = sim::books(0).used_bytes;
-  Account root{"sim:0", nullptr};
   Account& weights = root.child("weights");
-  Heap heap{device, &root.tree_lock()};
   std::shared_ptr<Stream> a = create_stream(device, 0);
   std::shared_ptr<Stream> b = create_stream(device, 0);
   std::atomic<bool> inside{false};    // the host work has begun
@@ -35,8 +28,7 @@ class HostWorkTest : public ::testing::Test {
 
   ~HostWorkTest() override {
     sim::clear_faults(0);
-    sim::set_memory(0, total);
-    device.check(table.synchronize(0), "synchronize");
+    EXPECT_EQ(table.synchronize(0), kSuccess);
   }
   Block take(Stream& stream, std::uint64_t blocks, Account& account) {
     return heap.allocate(blocks * kBlock, 64, stream, account);

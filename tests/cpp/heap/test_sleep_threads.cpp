@@ -8,20 +8,18 @@
 #include <thread>
 #include <vector>
 
-#include "device/sim/sim.h"
-#include "fake_device.h"
 #include "heap/blocks.h"
-#include "heap/heap.h"
+#include "sim_heap.h"
 
 namespace nbx {
 namespace {
 
 using testing::fresh_seed;
+using testing::kMega;
 
-constexpr std::uint64_t kMega = 1 << 20;
 constexpr std::uint64_t kSmallest = 64 * 1024 + 256;  // what lies outside of slabs
 
-class SleepThreads : public ::testing::Test {
+class SleepThreads : public testing::SimHeap {
  protected:
   struct Held {
     Block block;
@@ -30,13 +28,9 @@ class SleepThreads : public ::testing::Test {
     std::uint32_t pattern = 0;
   };
 
-  Device& device = open_device(DeviceKind::kSim, 0);
-  const Primitives& table = device.primitives();
-  Account root{"sim:0", nullptr};
   Account& weights = root.child("weights");
   Account& layer = weights.child("layer.1");
   Account& kv = root.child("kv");
-  Heap heap{device, &root.tree_lock()};
   Stream stream{device, 0, false};
 
   Held take(std::uint64_t bytes, Account& account) {
@@ -48,11 +42,7 @@ class SleepThreads : public ::testing::Test {
     device.check(table.stream_synchronize(0, 0), "stream_synchronize");
   }
   [[nodiscard]] bool is_whole(const Held& held) {
-    std::vector<std::uint32_t> words(held.bytes / 4);
-    device.check(table.copy(0, reinterpret_cast<DeviceAddress>(words.data()), held.block.address,
-                            words.size() * 4, CopyKind::kDeviceToHost, 0),
-                 "copy");
-    device.check(table.stream_synchronize(0, 0), "stream_synchronize");
+    const std::vector<std::uint32_t> words = words_at(held.block.address, held.bytes);
     return std::all_of(words.begin(), words.end(),
                        [&](std::uint32_t word) { return word == held.pattern; });
   }
