@@ -96,7 +96,7 @@ TEST_F(SimHeap, NoBlockHasTwoOwnersWhileThreadsGrowTheHeap) {
   sim::set_backing(0, sim::Backing::kNone);
   std::atomic<std::uint64_t> lost{0};
   // Heaps that are new: they grow most while they are small.
-  for (std::uint64_t round = 0; round < 150; ++round) {
+  for (std::uint64_t round = 0; round < 80; ++round) {
     Stream& stream = default_stream(device);
     Heap shared(device, &root.tree_lock());
     const auto work = [&](std::uint64_t number) {
