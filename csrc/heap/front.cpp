@@ -86,9 +86,11 @@ Front::Set* Front::make_set(StreamId stream) noexcept {
     if (set == nullptr) {
       set.reset(new (std::nothrow) Set());
       if (set == nullptr) return nullptr;
+      slabs_.add(set->share);
     } else if (!is_empty(*set)) {
       continue;
     }
+    slabs_.disown(set->share);
     recent_stream_ = ~StreamId{0};
     set->stream = key;
     return find_set(stream);
@@ -96,12 +98,24 @@ Front::Set* Front::make_set(StreamId stream) noexcept {
   return nullptr;
 }
 
+void Front::fill(Set& set, std::size_t size_class, StreamId stream, bool locked) noexcept {
+  Stack& stack = set.stacks[size_class];
+  raise(stack, tables_.bytes[size_class]);
+  const auto number = static_cast<std::uint32_t>(size_class);
+  const std::uint32_t wanted = std::max(stack.limit / 2, 1u);
+  const std::uint32_t count = locked
+                                  ? slabs_.take(set.share, number, stream, wanted, stack.ids)
+                                  : slabs_.take_owned(set.share, number, stream, wanted, stack.ids);
+  std::reverse(stack.ids, stack.ids + count);
+  stack.count = count;
+}
+
 void Front::raise(Stack& stack, std::uint64_t bytes) noexcept {
   const auto most =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bound_ / 32 / bytes, 2, Stack::kPlaces));
   if (stack.limit >= most) return;
   const std::uint32_t more = std::min(std::max(stack.limit, 2u), most - stack.limit);
-  if (allotted_ + more * bytes > bound_) return;
+  if (allotted_ + more * bytes > bound_ && stack.limit != 0) return;
   allotted_ += more * bytes;
   stack.limit += more;
 }
@@ -122,7 +136,9 @@ bool Front::take(StreamId stream, std::uint64_t bytes, Account& account, Block* 
   std::uint32_t id = kNoBlock;
   const std::uint64_t granted = granted_of(bytes);
   if (Set* set = set_of(stream); set != nullptr && granted <= SlotSize::kLargest) {
-    Stack& stack = set->stacks[class_of(bytes)];
+    const std::size_t size_class = class_of(bytes);
+    Stack& stack = set->stacks[size_class];
+    if (stack.count == 0) fill(*set, size_class, stream, false);
     if (stack.count != 0 && lease_.charge(bytes, granted)) id = stack.pop(stack.count);
   } else if (set != nullptr) {
     Exact& exact = exact_of(*set, granted);
@@ -166,9 +182,10 @@ std::uint64_t Front::keep(std::uint32_t id, std::uint32_t generation, StreamId s
   if (set == nullptr || bytes > kLargest) return 0;
   if (bytes <= SlotSize::kLargest) {
     Stack* const stack = stack_for(*set, bytes);
-    if (stack == nullptr || stack->is_full() || !lease_.refund(requested, granted_of(requested))) {
-      return 0;
-    }
+    if (stack == nullptr) return 0;
+    const auto nowhere = [](std::uint32_t) { return false; };
+    if (stack->is_full() && !make_room(*set, *stack, bytes, nowhere)) return 0;
+    if (!lease_.refund(requested, granted_of(requested))) return 0;
     stack->push(id, stack->count);
   } else {
     Exact& exact = exact_of(*set, bytes);
@@ -223,7 +240,7 @@ Front* Heap::State::make_front(Account& account) {
   };
   Lease& lease = account.open_lease();
   auto made = std::unique_ptr<Front>(
-      new (std::nothrow) Front(this, recorded, leave, space.records(), host, lease));
+      new (std::nothrow) Front(this, recorded, leave, space.records(), slabs, host, lease));
   const std::lock_guard<ShortLock> guard(lock);
   if (made == nullptr) {
     Account::close_lease(lease);
@@ -244,7 +261,9 @@ void Heap::State::settle(Front& front) noexcept {
 
 /// The blocks go back to the heap, the lease to its account.
 void Heap::State::empty(Front& front) noexcept {
-  front.drain([&](std::uint32_t id) { static_cast<void>(return_kept(id)); });
+  front.drain([&](std::uint32_t id, Slabs::Share* share) {
+    static_cast<void>(return_kept(id, share));
+  });
   Account::fold_locked(front.lease());
   settle(front);
 }
@@ -252,6 +271,7 @@ void Heap::State::empty(Front& front) noexcept {
 void Heap::State::retire(Front& front) noexcept {
   const std::lock_guard<ShortLock> guard(lock);
   empty(front);
+  front.disown_slabs();
   front.lease().owner = &idle_mark;
 }
 
@@ -284,15 +304,9 @@ std::uint32_t Heap::State::take_kept(Front& front, Front::Set& set,
   // Larger blocks that lie aside cost a small heap the order of its holes.
   front.set_bounds(std::min(share, held() / 8), std::min(share, held() / 256));
   if (granted <= SlotSize::kLargest) {
-    const auto size_class = static_cast<std::uint32_t>(front.class_of(granted));
+    const std::size_t size_class = front.class_of(granted);
     Front::Stack& stack = set.stacks[size_class];
-    if (stack.count == 0 && recalls == 0) {
-      front.raise(stack, SlotSize::granules(size_class) * space.granule());
-      const std::uint32_t count =
-          slabs.take(size_class, request.stream, std::max(stack.limit / 2, 1u), stack.ids);
-      std::reverse(stack.ids, stack.ids + count);
-      stack.count = count;
-    }
+    if (stack.count == 0 && recalls == 0) front.fill(set, size_class, request.stream, true);
     return stack.count != 0 ? stack.pop(stack.count) : kNoBlock;
   }
   Front::Exact& exact = front.exact_of(set, granted);
@@ -309,7 +323,7 @@ void Heap::State::forget(Front& front, Front::Exact& exact, std::uint64_t bytes)
     --exact.credit;
     return;
   }
-  while (exact.count != 0) static_cast<void>(return_kept(front.pop(exact)));
+  while (exact.count != 0) static_cast<void>(return_kept(front.pop(exact), nullptr));
   exact.bytes = bytes;
   exact.credit = 1;
 }
@@ -328,23 +342,19 @@ bool Heap::State::keep(Front& front, std::uint32_t id, const BlockUse& use, Surp
   }
   Front::Stack* stack = front.stack_for(*set, record.bytes);
   if (stack == nullptr) return false;
-  if (stack->is_full()) front.raise(*stack, record.bytes);
-  if (stack->is_full()) {
-    // The oldest go, the newest are warm.
-    const std::uint32_t half = stack->limit / 2;
-    if (half == 0) return false;
-    for (std::uint32_t i = 0; i < half; ++i) surplus->add(*this, return_kept(stack->ids[i]));
-    std::copy(stack->ids + half, stack->ids + stack->count, stack->ids);
-    stack->count -= half;
-  }
+  const auto leave = [&](std::uint32_t kept) {
+    surplus->add(*this, return_kept(kept, &set->share));
+    return true;
+  };
+  if (stack->is_full() && !front.make_room(*set, *stack, record.bytes, leave)) return false;
   Front::hide(record, record.generation);
   stack->push(id, stack->count);
   return true;
 }
 
-std::uint32_t Heap::State::return_kept(std::uint32_t id) noexcept {
+std::uint32_t Heap::State::return_kept(std::uint32_t id, Slabs::Share* share) noexcept {
   BlockRecord& record = space.record(id);
-  if (record.is_slot()) return slabs.give(id);
+  if (record.is_slot()) return slabs.give(id, share);
   record.state = BlockState::kLive;
   try {
     return space.give(id, nullptr, 0);
@@ -454,12 +464,14 @@ Front* Heap::State::shut_fronts() noexcept {
 Heap::State::Recall::Recall(State& heap) noexcept : heap_(heap), fronts_(heap.shut_fronts()) {
   const std::lock_guard<ShortLock> guard(heap.lock);
   for (Front* front = fronts_; front != nullptr; front = front->next_of_heap) heap.empty(*front);
-  heap.slabs.fold([](std::uint32_t) {});
+  heap.slabs.open_shares();
+  heap.slabs.fold();
 }
 
 Heap::State::Recall::~Recall() {
   const std::lock_guard<ShortLock> guard(heap_.lock);
   --heap_.recalls;
+  heap_.slabs.close_shares();
   for (Front* front = fronts_; front != nullptr; front = front->next_of_heap) {
     front->lease().gate.open();
   }
@@ -487,10 +499,13 @@ void Heap::State::open_fronts_after_fork(bool child, Front* shut) noexcept {
     front->lease().gate.reset();
     if (front->lease().owner == &thread_mark) continue;
     empty(*front);
+    front->disown_slabs();
     front->lease().owner = &idle_mark;
     front->holder.store(Front::Holder::kNobody, std::memory_order_relaxed);
   }
-  if (child) recalls = 0;
+  if (!child) return;
+  recalls = 0;
+  slabs.reset_shares();
 }
 
 }  // namespace nbx

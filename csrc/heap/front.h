@@ -1,6 +1,7 @@
 // Free blocks that one thread keeps for itself: taken and given without a lock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -28,12 +29,13 @@ class alignas(64) Front {
   static constexpr std::uint32_t kMostCredit = 8;  // misses until a size is forgotten
 
   using Retire = void (*)(void* heap, Front& front) noexcept;
-  Front(void* owner, std::uint8_t recorded, Retire retirement, RecordTable& records, bool is_host,
-        Lease& owned) noexcept
+  Front(void* owner, std::uint8_t recorded, Retire retirement, RecordTable& records, Slabs& slabs,
+        bool is_host, Lease& owned) noexcept
       : heap(owner),
         retire(retirement),
         lease_(owned),
         records_(records),
+        slabs_(slabs),
         mask_((std::uint64_t{1} << (is_host ? kHostGranuleBits : kDeviceGranuleBits)) - 1),
         tables_(is_host ? kSlotTables<kHostGranuleBits> : kSlotTables<kDeviceGranuleBits>),
         recorded_(RecordedEvent::place(0, recorded, RecordedAction{})),
@@ -153,6 +155,7 @@ class alignas(64) Front {
   struct Set {
     std::array<Stack, SlotSize::kCount> stacks{};
     std::array<Exact, 16> exact{};
+    Slabs::Share share;  // what fills the stacks and takes what they cannot hold
     StreamId stream = kNoStream;
   };
 
@@ -193,6 +196,25 @@ class alignas(64) Front {
     bound_ = stacks < kMostKept ? stacks : kMostKept;
     exact_bound_ = exact < kMostKept ? exact : kMostKept;
   }
+  /// Puts slots into an empty stack: the share's own, or with the heap's lock any.
+  void fill(Set& set, std::size_t size_class, StreamId stream, bool locked) noexcept;
+  /// Makes room in a stack that is full: it may hold more, or gives its oldest slots away. With the
+  /// heap's lock `give(id)` is where those go that are not the share's own. False if none could go.
+  template <class Give>
+  [[nodiscard]] bool make_room(Set& set, Stack& stack, std::uint64_t bytes,
+                               const Give& give) noexcept {
+    raise(stack, bytes);
+    if (!stack.is_full()) return true;
+    // The newest are warm.
+    const std::uint32_t half = stack.limit / 2;
+    std::uint32_t gone = 0;
+    while (gone < half && (slabs_.give_owned(set.share, stack.ids[gone]) || give(stack.ids[gone]))) {
+      ++gone;
+    }
+    std::copy(stack.ids + gone, stack.ids + stack.count, stack.ids);
+    stack.count -= gone;
+    return gone != 0;
+  }
   /// Lets a stack of blocks of `bytes` hold more, as far as all stacks together may.
   void raise(Stack& stack, std::uint64_t bytes) noexcept;
   /// A freed block is kept: its handles are void.
@@ -213,20 +235,26 @@ class alignas(64) Front {
   /// The set where a freed block can be kept, for the stream of its last use; null if it must go
   /// another way. `record.stream` and `.ticket` include the use then.
   [[nodiscard]] Set* adopt(BlockRecord& record, const BlockUse& use) noexcept;
-  /// Calls `visit(id)` for every block kept, and keeps none.
+  /// Calls `visit(id, share)` for every block kept, and keeps none.
   template <class Visit>
   void drain(const Visit& visit) noexcept {
     for (const auto& set : sets_) {
       if (set == nullptr) continue;
       for (Stack& stack : set->stacks) {
-        while (stack.count != 0) visit(stack.pop(stack.count));
+        while (stack.count != 0) visit(stack.pop(stack.count), &set->share);
         stack.limit = 0;
       }
       for (Exact& exact : set->exact) {
-        while (exact.count != 0) visit(pop(exact));
+        while (exact.count != 0) visit(pop(exact), &set->share);
       }
     }
     allotted_ = 0;
+  }
+  /// What the front had for itself is nobody's.
+  void disown_slabs() noexcept {
+    for (const auto& set : sets_) {
+      if (set != nullptr) slabs_.disown(set->share);
+    }
   }
 
   // ---- who holds it ----------------------------------------------------------------------------
@@ -262,6 +290,7 @@ class alignas(64) Front {
 
   Lease& lease_;
   RecordTable& records_;
+  Slabs& slabs_;
   StreamId recent_stream_ = ~StreamId{0};
   std::uint64_t recent_extent_ = 0;  // the stream's part of an event
   Set* recent_ = nullptr;            // null: no stream's

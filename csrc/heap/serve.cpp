@@ -61,8 +61,14 @@ std::uint32_t Heap::State::serve_reclaimed(const HeapRequest& request, const Rea
 
 std::uint32_t Heap::State::search(const HeapRequest& request, const Reach& reach, bool both) {
   const std::lock_guard<ShortLock> guard(lock);
-  const std::uint32_t id =
-      space.take_any(home_of(request.granted), both, reach, request.granted, request.alignment);
+  std::uint32_t id = kNoBlock;
+  if (request.granted <= SlotSize::kLargest && request.alignment <= space.granule() &&
+      request.lifetime == Lifetime::kTransient) {
+    id = slabs.take_open(SlotSize::of(request.granted / space.granule()), request.stream);
+  }
+  if (id == kNoBlock) {
+    id = space.take_any(home_of(request.granted), both, reach, request.granted, request.alignment);
+  }
   if (id != kNoBlock) hand_out(id, request);
   return id;
 }

@@ -9,55 +9,170 @@
 
 namespace nbx {
 
-Slabs::Slabs(Space& space) : space_(space), records_(space.records()) {}
-
-// ---- lists of slabs with free slots --------------------------------------------------------
-
-void Slabs::link(std::uint32_t number, bool first) noexcept {
-  Slab& slab = slabs_[number];
-  List& list = lists_[slab.size_class];
-  slab.previous = first ? 0 : list.last;
-  slab.next = first ? list.first : 0;
-  (slab.previous != 0 ? slabs_[slab.previous].next : list.first) = number;
-  (slab.next != 0 ? slabs_[slab.next].previous : list.last) = number;
+Slabs::Slabs(Space& space) : space_(space), records_(space.records()) {
+  static_cast<void>(slabs_.emplace_back());
 }
 
-void Slabs::unlink(std::uint32_t number) noexcept {
-  const Slab& slab = slabs_[number];
-  List& list = lists_[slab.size_class];
-  (slab.previous != 0 ? slabs_[slab.previous].next : list.first) = slab.next;
-  (slab.next != 0 ? slabs_[slab.next].previous : list.last) = slab.previous;
+// ---- lists of slabs ------------------------------------------------------------------------
+
+template <Slabs::Links Slabs::Slab::* kLinks>
+void Slabs::link(List& list, std::uint32_t number, bool first) noexcept {
+  Links& links = slabs_[number].*kLinks;
+  links.previous = first ? 0 : list.last;
+  links.next = first ? list.first : 0;
+  (links.previous != 0 ? (slabs_[links.previous].*kLinks).next : list.first) = number;
+  (links.next != 0 ? (slabs_[links.next].*kLinks).previous : list.last) = number;
+}
+
+template <Slabs::Links Slabs::Slab::* kLinks>
+void Slabs::unlink(List& list, std::uint32_t number) noexcept {
+  const Links& links = slabs_[number].*kLinks;
+  (links.previous != 0 ? (slabs_[links.previous].*kLinks).next : list.first) = links.next;
+  (links.next != 0 ? (slabs_[links.next].*kLinks).previous : list.last) = links.previous;
+}
+
+template <class Visit>
+bool Slabs::visit_lists(const Visit& visit) const noexcept {
+  if (visit(lists_)) return true;
+  if (opened_ == 0) return false;
+  for (const Share* share = shares_; share != nullptr; share = share->next) {
+    if (visit(share->lists)) return true;
+  }
+  return false;
+}
+
+template <class Visit>
+void Slabs::for_each(const Visit& visit) const noexcept {
+  static_cast<void>(visit_lists([&](const Lists& lists) {
+    for (const List& list : lists) {
+      for (std::uint32_t number = list.first; number != 0;) {
+        const std::uint32_t next = slabs_[number].place.next;
+        visit(number);
+        number = next;
+      }
+    }
+    return false;
+  }));
+}
+
+// ---- shares --------------------------------------------------------------------------------
+
+/// The slab has free slots and is nobody's.
+void Slabs::adopt(std::uint32_t number, Share& share) noexcept {
+  Slab& slab = slabs_[number];
+  unlink<&Slab::place>(lists_[slab.size_class], number);
+  slab.owner = &share;
+  link<&Slab::owned>(share.owned, number, true);
+  link<&Slab::place>(share.lists[slab.size_class], number, !is_empty(slab));
+}
+
+void Slabs::disown(std::uint32_t number) noexcept {
+  Slab& slab = slabs_[number];
+  Share& share = *slab.owner;
+  if (slab.returned_slots != 0) collect(number);
+  if (slab.free != 0) unlink<&Slab::place>(share.lists[slab.size_class], number);
+  unlink<&Slab::owned>(share.owned, number);
+  slab.owner = nullptr;
+  if (slab.free != 0) link<&Slab::place>(lists_[slab.size_class], number, !is_empty(slab));
+}
+
+void Slabs::add(Share& share) noexcept {
+  share.next = shares_;
+  shares_ = &share;
+}
+
+void Slabs::disown(Share& share) noexcept {
+  while (share.owned.first != 0) disown(share.owned.first);
+}
+
+void Slabs::open_shares() noexcept {
+  ++opened_;
+  for (const Share* share = shares_; share != nullptr; share = share->next) {
+    while (share->returned.first != 0) collect(share->returned.first);
+  }
+}
+
+/// Somebody else gives a slot back.
+void Slabs::give_later(std::uint32_t number, std::uint32_t id) noexcept {
+  Slab& slab = slabs_[number];
+  BlockRecord& slot = records_[id];
+  slot.state = BlockState::kCached;
+  slot.bin_next = slab.first_returned;
+  slab.first_returned = id;
+  slab.newest_returned = std::max(slab.newest_returned, slot.ticket.get());
+  if (slab.returned_slots++ == 0) link<&Slab::returned>(slab.owner.get()->returned, number, true);
+}
+
+/// What others gave back becomes free.
+void Slabs::collect(std::uint32_t number) noexcept {
+  Slab& slab = slabs_[number];
+  Share& share = *slab.owner;
+  unlink<&Slab::returned>(share.returned, number);
+  for (std::uint32_t id = slab.first_returned; id != kNoBlock;) {
+    const std::uint32_t next = records_[id].bin_next;
+    push(share.lists[slab.size_class], number, id);
+    id = next;
+  }
+  slab.newest = std::max(slab.newest, slab.newest_returned);
+  slab.first_returned = kNoBlock;
+  slab.newest_returned = 0;
+  slab.returned_slots = 0;
 }
 
 // ---- taking --------------------------------------------------------------------------------
 
-std::uint32_t Slabs::find_slab(std::uint32_t size_class, StreamId stream) const noexcept {
+/// A slab of the list whose free slots the stream can have at once; 0 if there is none.
+std::uint32_t Slabs::find_slab(const List& list, StreamId stream) const noexcept {
   std::uint32_t idle = 0;
   int looked = 0;
-  for (std::uint32_t number = lists_[size_class].first; number != 0 && looked < kLooked;
-       number = slabs_[number].next, ++looked) {
+  for (std::uint32_t number = list.first; number != 0 && looked < kLooked;
+       number = slabs_[number].place.next, ++looked) {
     if (slabs_[number].stream == stream) return number;
     if (idle == 0 && slabs_[number].newest == 0) idle = number;
   }
   return idle;
 }
 
-std::uint32_t Slabs::take(std::uint32_t size_class, StreamId stream, std::uint32_t count,
-                          std::uint32_t* ids) noexcept {
+std::uint32_t Slabs::take_owned(Share& share, std::uint32_t size_class, StreamId stream,
+                                std::uint32_t count, std::uint32_t* ids) noexcept {
+  List& list = share.lists[size_class];
   std::uint32_t taken = 0;
-  while (taken < count) {
-    std::uint32_t number = find_slab(size_class, stream);
-    if (number == 0 && taken == 0) number = make_slab(size_class, stream);
-    if (number == 0) break;
-    Slab& slab = slabs_[number];
-    if (is_empty(slab)) {
-      --empties_[size_class];
-      --empty_;
-    }
+  while (taken < count && list.first != 0) {
+    Slab& slab = slabs_[list.first];
     while (taken < count && slab.free != 0) ids[taken++] = pop(slab, stream);
-    if (slab.free == 0) unlink(number);
+    if (slab.free == 0) unlink<&Slab::place>(list, list.first);
   }
   return taken;
+}
+
+std::uint32_t Slabs::take(Share& share, std::uint32_t size_class, StreamId stream,
+                          std::uint32_t count, std::uint32_t* ids) noexcept {
+  std::uint32_t taken = 0;
+  while ((taken += take_owned(share, size_class, stream, count - taken, ids + taken)) < count) {
+    if (share.returned.first != 0) {
+      collect(share.returned.first);
+      continue;
+    }
+    std::uint32_t number = find_slab(lists_[size_class], stream);
+    if (number == 0 && taken == 0) number = make_slab(size_class, stream);
+    if (number == 0) break;
+    adopt(number, share);
+  }
+  return taken;
+}
+
+std::uint32_t Slabs::take_open(std::uint32_t size_class, StreamId stream) noexcept {
+  std::uint32_t number = 0;
+  static_cast<void>(visit_lists([&](const Lists& lists) {
+    number = find_slab(lists[size_class], stream);
+    return number != 0;
+  }));
+  if (number == 0) return kNoBlock;
+  Slab& slab = slabs_[number];
+  if (slab.owner != nullptr && slab.stream != stream) disown(number);
+  const std::uint32_t id = pop(slab, stream);
+  if (slab.free == 0) unlink<&Slab::place>(list_of(slab), number);
+  return id;
 }
 
 std::uint32_t Slabs::pop(Slab& slab, StreamId stream) noexcept {
@@ -138,38 +253,66 @@ void Slabs::cut(std::uint32_t number) noexcept {
     slab.ids[place] = id;
   }
   slot_count_ += slab.slots;
-  ++empties_[slab.size_class];
-  ++empty_;
-  link(number, true);
+  link<&Slab::place>(lists_[slab.size_class], number, true);
 }
 
 // ---- giving back ---------------------------------------------------------------------------
 
-std::uint32_t Slabs::give(std::uint32_t id) noexcept {
+void Slabs::push(List& list, std::uint32_t number, std::uint32_t id) noexcept {
+  Slab& slab = slabs_[number];
+  BlockRecord& slot = records_[id];
+  slot.state = BlockState::kCached;
+  slot.bin_next = slab.first_free;
+  slab.first_free = id;
+  if (slab.free++ == 0) {
+    link<&Slab::place>(list, number, true);
+  } else if (is_empty(slab)) {
+    unlink<&Slab::place>(list, number);
+    link<&Slab::place>(list, number, false);
+  }
+}
+
+bool Slabs::give_owned(Share& share, std::uint32_t id) noexcept {
+  const BlockRecord& slot = records_[id];
+  if (!slot.is_slot()) return false;
+  const std::uint32_t number = slot.slab();
+  Slab& slab = slabs_[number];
+  if (slab.owner != &share) return false;
+  List& list = share.lists[slab.size_class];
+  // One empty slab a class is kept: what comes and goes around it costs nothing.
+  if (slab.free + 1 == slab.slots && ends_empty(list)) return false;
+  if (slot.ticket != 0) {
+    if (slot.stream != slab.stream) return false;
+    slab.newest = std::max(slab.newest, slot.ticket.get());
+  }
+  push(list, number, id);
+  return true;
+}
+
+std::uint32_t Slabs::give(std::uint32_t id, Share* share) noexcept {
   BlockRecord& slot = records_[id];
   const std::uint32_t number = slot.slab();
   Slab& slab = slabs_[number];
-  if (slot.ticket != 0) {
-    if (slot.stream != slab.stream && slab.newest != 0) {
+  Share* const owner = slab.owner;
+  const bool reachable = owner == nullptr || owner == share || opened_ != 0;
+  if (slot.ticket != 0 && slot.stream != slab.stream) {
+    if (owner != nullptr || slab.newest != 0) {
       slot.state = BlockState::kWaiting;
       strays_.push_back(id);
       return kNoBlock;
     }
     slab.stream = slot.stream;
-    slab.newest = std::max(slab.newest, slot.ticket.get());
   }
-  slot.state = BlockState::kCached;
-  slot.bin_next = slab.first_free;
-  slab.first_free = id;
-  if (slab.free++ == 0) link(number, true);
-  if (!is_empty(slab)) return kNoBlock;
-  ++empties_[slab.size_class];
-  ++empty_;
-  // One empty slab a class is kept: what comes and goes around it costs nothing.
-  if (empties_[slab.size_class] > 1) return give_up(number);
-  unlink(number);
-  link(number, false);
-  return kNoBlock;
+  if (!reachable) {
+    give_later(number, id);
+    if (slab.returned_slots != slab.slots) return kNoBlock;
+    disown(number);  // its thread has nothing of it in hand
+  } else {
+    slab.newest = std::max(slab.newest, slot.ticket.get());
+    push(list_of(slab), number, id);
+  }
+  const std::uint32_t before = slab.place.previous;
+  return is_empty(slab) && before != 0 && is_empty(slabs_[before]) ? give_up(number) : kNoBlock;
 }
 
 std::uint32_t Slabs::give_up(std::uint32_t number) noexcept {
@@ -185,14 +328,19 @@ std::uint32_t Slabs::give_up(std::uint32_t number) noexcept {
     log(LogLevel::kError, std::string("slab: it is kept: ") + error.what());
     return kNoBlock;
   }
-  unlink(number);
+  unlink<&Slab::place>(list_of(slab), number);
+  if (Share* owner = slab.owner; owner != nullptr) unlink<&Slab::owned>(owner->owned, number);
   for (std::uint32_t place = 0; place < slab.slots; ++place) records_.release(slab.ids[place]);
-  --empties_[slab.size_class];
-  --empty_;
   slot_count_ -= slab.slots;
   slab = Slab{};
   spare_.push_back(number);
   return unused;
+}
+
+void Slabs::fold() noexcept {
+  for_each([&](std::uint32_t number) {
+    if (is_empty(slabs_[number])) static_cast<void>(give_up(number));
+  });
 }
 
 void Slabs::release_capture(StreamId capture, const BlockUse& use) noexcept {
@@ -206,7 +354,7 @@ void Slabs::release_capture(StreamId capture, const BlockUse& use) noexcept {
     frozen_.pop_back();
     records_[entry.id].stream = use.stream;
     records_[entry.id].ticket = use.ticket;
-    static_cast<void>(give(entry.id));
+    static_cast<void>(give(entry.id, nullptr));
   }
 }
 
@@ -218,17 +366,17 @@ void Slabs::list_streams(std::vector<StreamId>* streams) const {
       streams->push_back(stream);
     }
   };
-  for (const Slab& slab : slabs_) {
-    if (slab.free != 0 && slab.newest != 0) add(slab.stream);
-  }
+  for_each([&](std::uint32_t number) {
+    if (slabs_[number].newest != 0) add(slabs_[number].stream);
+  });
   for (const std::uint32_t id : strays_) add(records_[id].stream);
 }
 
 Ticket Slabs::newest_ticket(StreamId stream) const noexcept {
   Ticket newest = 0;
-  for (const Slab& slab : slabs_) {
-    if (slab.stream == stream) newest = std::max(newest, slab.newest);
-  }
+  for_each([&](std::uint32_t number) {
+    if (slabs_[number].stream == stream) newest = std::max(newest, slabs_[number].newest);
+  });
   for (const std::uint32_t id : strays_) {
     if (records_[id].stream == stream) newest = std::max(newest, records_[id].ticket.get());
   }
@@ -236,9 +384,10 @@ Ticket Slabs::newest_ticket(StreamId stream) const noexcept {
 }
 
 void Slabs::complete(StreamId stream, Ticket ticket) noexcept {
-  for (Slab& slab : slabs_) {
+  for_each([&](std::uint32_t number) {
+    Slab& slab = slabs_[number];
     if (slab.stream == stream && slab.newest <= ticket) slab.newest = 0;
-  }
+  });
   for (std::size_t i = 0; i < strays_.size();) {
     const std::uint32_t id = strays_[i];
     BlockRecord& slot = records_[id];
@@ -249,7 +398,7 @@ void Slabs::complete(StreamId stream, Ticket ticket) noexcept {
     strays_[i] = strays_.back();
     strays_.pop_back();
     slot.ticket = 0;
-    static_cast<void>(give(id));
+    static_cast<void>(give(id, nullptr));
   }
 }
 

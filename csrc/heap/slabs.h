@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "core/relaxed.h"
+#include "core/stable_vector.h"
 #include "heap/block.h"
 #include "heap/records.h"
 
@@ -50,55 +52,85 @@ inline constexpr SlotTables kSlotTables = [] {
 }();
 
 /// A slab serves one stream at a time: its free slots may be touched by work of that stream alone.
-///
-/// Guarded by the heap's lock, held by the caller.
+/// It may belong to a share, which has its free slots for itself; what others give back to it waits
+/// until the share looks for it.
 class Slabs {
  public:
+  struct List {
+    std::uint32_t first = 0, last = 0;
+  };
+  using Lists = std::array<List, SlotSize::kCount>;
+  /// The slabs that one thread takes slots from and gives them to, for one stream. `lists` are the
+  /// thread's while it is inside its gate; everything else belongs to the heap's lock.
+  struct Share {
+    Lists lists{};  // with free slots, empty ones last
+    List owned;
+    List returned;  // those that others gave slots back to
+    Share* next = nullptr;
+  };
+
   explicit Slabs(Space& space);
 
-  /// Up to `count` free slots that `stream` can have at once; makes a slab if none has any and
-  /// there is room for one. They stay kCached. Returns how many.
-  std::uint32_t take(std::uint32_t size_class, StreamId stream, std::uint32_t count,
+  // ---- by the thread of the share, inside its gate or with the heap's lock -----------------------
+  /// Up to `count` free slots of the share's own; they stay kCached. Returns how many.
+  std::uint32_t take_owned(Share& share, std::uint32_t size_class, StreamId stream,
+                           std::uint32_t count, std::uint32_t* ids) noexcept;
+  /// A block that is free on the share's stream; false if it is no slot of the share's, or not so
+  /// simple.
+  [[nodiscard]] bool give_owned(Share& share, std::uint32_t id) noexcept;
+
+  // ---- with the heap's lock ----------------------------------------------------------------------
+  /// The same as `take_owned`, and then slots that `stream` can have at once of slabs that become
+  /// the share's; makes one if none has any and there is room.
+  std::uint32_t take(Share& share, std::uint32_t size_class, StreamId stream, std::uint32_t count,
                      std::uint32_t* ids) noexcept;
-  /// A slot that is free once the work that its record names is over. Returns what Space::give
-  /// does, when that gave a slab back to the heap.
-  std::uint32_t give(std::uint32_t id) noexcept;
+  /// One slot of a slab that is nobody's, or of any while shares are open; kNoBlock if there is none.
+  [[nodiscard]] std::uint32_t take_open(std::uint32_t size_class, StreamId stream) noexcept;
+  /// A slot that is free once the work that its record names is over, given by the thread of
+  /// `share` (null: by any). Returns what Space::give does, when that gave a slab back to the heap.
+  std::uint32_t give(std::uint32_t id, Share* share) noexcept;
+  /// The share is known until the slabs go.
+  void add(Share& share) noexcept;
+  /// Its slabs are nobody's from here on. The thread of the share calls this, or is kept out.
+  void disown(Share& share) noexcept;
+  /// Until as many calls of `close_shares` the threads of all shares are kept out, so that what they
+  /// have is looked at as well.
+  void open_shares() noexcept;
+  void close_shares() noexcept { --opened_; }
+  /// In the child of a fork, where those who opened them may have been left behind.
+  void reset_shares() noexcept { opened_ = 0; }
   /// The graph of `capture` uses the slot until it is released.
   void freeze(std::uint32_t id, StreamId capture) noexcept { frozen_.push_back({id, capture}); }
   void release_capture(StreamId capture, const BlockUse& use) noexcept;
 
-  /// Gives every empty slab back to the heap; `unused(id)` for each id that Space::give returned.
-  template <class Unused>
-  void fold(const Unused& unused) noexcept {
-    for (std::uint32_t size_class = 0; size_class < SlotSize::kCount; ++size_class) {
-      for (std::uint32_t number = lists_[size_class].first; number != 0;) {
-        const std::uint32_t next = slabs_[number].next;
-        if (is_empty(slabs_[number])) unused(give_up(number));
-        number = next;
-      }
-    }
-  }
-  [[nodiscard]] bool has_empty() const noexcept { return empty_ != 0; }
+  /// Gives empty slabs back to the heap: those that are nobody's, and all while shares are open.
+  void fold() noexcept;
 
   /// The live slot that holds the address, which lies in the slab of record `block`.
   [[nodiscard]] std::uint32_t find(std::uint32_t block, DeviceAddress address) const noexcept;
 
+  // Of slabs that are nobody's, and of all while shares are open: a share's stream waits for nothing.
   void list_streams(std::vector<StreamId>* streams) const;
   [[nodiscard]] Ticket newest_ticket(StreamId stream) const noexcept;
   void complete(StreamId stream, Ticket ticket) noexcept;
 
  private:
-  struct Slab {
-    std::uint32_t block = kNoBlock;
+  struct Links {
+    std::uint32_t previous = 0, next = 0;
+  };
+  struct alignas(64) Slab {
+    Relaxed<Share*> owner{nullptr};  // changed with the heap's lock
+    Relaxed<StreamId> stream{kNoStream};
     std::uint32_t size_class = 0;
-    StreamId stream = kNoStream;
     Ticket newest = 0;  // of the free slots; 0: nothing uses them
     std::uint32_t slots = 0, free = 0, first_free = kNoBlock;
-    std::uint32_t previous = 0, next = 0;  // with free slots; empty ones last
+    Links place;  // in a list of slabs with free slots, empty ones last
+    // With the heap's lock, whoever the owner is:
+    std::uint32_t block = kNoBlock;
+    Links owned, returned;
+    std::uint32_t returned_slots = 0, first_returned = kNoBlock;
+    Ticket newest_returned = 0;
     std::unique_ptr<std::uint32_t[]> ids;
-  };
-  struct List {
-    std::uint32_t first = 0, last = 0;
   };
   struct Frozen {
     std::uint32_t id;
@@ -111,23 +143,43 @@ class Slabs {
   static constexpr int kLooked = 16;               // slabs looked at for one of the right stream
 
   [[nodiscard]] static bool is_empty(const Slab& slab) noexcept { return slab.free == slab.slots; }
-  [[nodiscard]] std::uint32_t find_slab(std::uint32_t size_class, StreamId stream) const noexcept;
+  [[nodiscard]] bool ends_empty(const List& list) const noexcept {
+    return list.last != 0 && is_empty(slabs_[list.last]);
+  }
+  [[nodiscard]] std::uint32_t find_slab(const List& list, StreamId stream) const noexcept;
   [[nodiscard]] std::uint32_t make_slab(std::uint32_t size_class, StreamId stream) noexcept;
   void cut(std::uint32_t number) noexcept;
   std::uint32_t pop(Slab& slab, StreamId stream) noexcept;
+  void push(List& list, std::uint32_t number, std::uint32_t id) noexcept;
+  void adopt(std::uint32_t number, Share& share) noexcept;
+  void disown(std::uint32_t number) noexcept;
+  [[nodiscard]] List& list_of(const Slab& slab) noexcept {
+    Share* const owner = slab.owner;
+    return (owner != nullptr ? owner->lists : lists_)[slab.size_class];
+  }
+  void give_later(std::uint32_t number, std::uint32_t id) noexcept;
+  void collect(std::uint32_t number) noexcept;
   std::uint32_t give_up(std::uint32_t number) noexcept;
-  void link(std::uint32_t number, bool first) noexcept;
-  void unlink(std::uint32_t number) noexcept;
+  /// Calls `visit(lists)` until it returns true: with nobody's, and with all while shares are open.
+  template <class Visit>
+  bool visit_lists(const Visit& visit) const noexcept;
+  /// Calls `visit(number)` for the slabs in them.
+  template <class Visit>
+  void for_each(const Visit& visit) const noexcept;
+  template <Links Slab::* kLinks>
+  void link(List& list, std::uint32_t number, bool first) noexcept;
+  template <Links Slab::* kLinks>
+  void unlink(List& list, std::uint32_t number) noexcept;
 
   Space& space_;
   RecordTable& records_;
-  std::vector<Slab> slabs_{1};  // by number; 0 is none
+  StableVector<Slab> slabs_;  // by number; 0 is none
   std::vector<std::uint32_t> spare_;
-  std::array<List, SlotSize::kCount> lists_{};
+  Lists lists_{};  // nobody's
+  Share* shares_ = nullptr;
+  std::uint32_t opened_ = 0;
   std::array<std::uint32_t, SlotSize::kCount> wanted_{};  // slots of the next slab
   std::array<std::uint32_t, SlotSize::kCount> misses_{};
-  std::array<std::uint32_t, SlotSize::kCount> empties_{};
-  std::uint32_t empty_ = 0;
   std::size_t slot_count_ = 0;
   std::vector<std::uint32_t> strays_;  // freed by another stream than their slab's
   std::vector<Frozen> frozen_;

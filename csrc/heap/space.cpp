@@ -253,7 +253,7 @@ std::uint32_t Space::put(std::uint32_t id, std::uint32_t lane) noexcept {
 
 std::uint32_t Space::put_slot(std::uint32_t id, std::uint32_t lane) noexcept {
   if (slabs_ == nullptr) return kNoBlock;
-  if (!is_capturing(lane)) return slabs_->give(id);
+  if (!is_capturing(lane)) return slabs_->give(id, nullptr);
   records_[id].state = BlockState::kWaiting;
   slabs_->freeze(id, lanes_[lane]->capture);
   return kNoBlock;

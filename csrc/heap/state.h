@@ -125,11 +125,11 @@ struct Heap::State {
   /// While all is recalled, slabs that became empty go back as well. The lock is not held.
   void fold_slabs() noexcept {
     const std::lock_guard<ShortLock> guard(lock);
-    if (recalls != 0 && slabs.has_empty()) slabs.fold([](std::uint32_t) {});
+    if (recalls != 0) slabs.fold();
   }
   void forget(Front& front, Front::Exact& exact, std::uint64_t bytes) noexcept;
   [[nodiscard]] bool keep(Front& front, std::uint32_t id, const BlockUse& use, Surplus* surplus);
-  std::uint32_t return_kept(std::uint32_t id) noexcept;
+  std::uint32_t return_kept(std::uint32_t id, Slabs::Share* share) noexcept;
   void empty(Front& front) noexcept;
   /// Counts what the front's thread has handed out and taken back by itself.
   void settle(Front& front) noexcept;

@@ -179,6 +179,34 @@ TEST_P(FrontTest, PressureRecallsBeforeItRefuses) {
   expect_identity();
 }
 
+TEST_P(FrontTest, ASlotThatAnotherThreadKeepsIsFoundBeforeARefusal) {
+  driver().capacity = 4 * kMega;
+  constexpr std::uint64_t kBytes = 4096;
+  std::vector<Block> blocks;
+  for (int i = 0; i < 200; ++i) blocks.push_back(take(kBytes));  // slabs on pages of their own
+  std::vector<std::pair<Block, std::uint64_t>> filling;
+  for (std::uint64_t bytes = 2 * kMega; bytes >= 256; bytes /= 2) {
+    try {
+      for (;;) filling.emplace_back(take(bytes), bytes);
+    } catch (const Error& error) {
+      ASSERT_EQ(error.kind(), ErrorKind::kOutOfMemory);
+    }
+  }
+  std::atomic<int> stage{0};
+  std::thread other([&] {
+    for (std::size_t i = 0; i < blocks.size(); i += 2) give(blocks[i], kBytes);
+    stage = 1;
+    while (stage.load() != 2) std::this_thread::yield();
+  });
+  while (stage.load() != 1) std::this_thread::yield();
+  for (std::size_t i = 0; i < blocks.size(); i += 2) blocks[i] = take(kBytes);
+  stage = 2;
+  other.join();
+  for (const Block& block : blocks) give(block, kBytes);
+  for (const auto& [block, bytes] : filling) give(block, bytes);
+  expect_identity();
+}
+
 TEST_P(FrontTest, AThreadThatEndsLeavesNothing) {
   for (int i = 0; i < 20; ++i) {
     std::thread([&] {

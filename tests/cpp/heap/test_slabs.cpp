@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -51,6 +53,7 @@ class SlabsTest : public ::testing::Test {
   static constexpr std::uint64_t kBytes = std::uint64_t{1} << 20;
   Space space{8};
   Slabs slabs{space};
+  Slabs::Share share;
 
   SlabsTest() {
     space.attach(slabs, 0);
@@ -61,18 +64,19 @@ class SlabsTest : public ::testing::Test {
     // A class has slabs from its fifth request on.
     for (std::uint32_t size_class = 0; size_class < SlotSize::kCount; ++size_class) {
       std::uint32_t ids[1];
-      for (int i = 0; i < 4; ++i) EXPECT_EQ(slabs.take(size_class, 1, 1, ids), 0u);
+      for (int i = 0; i < 4; ++i) EXPECT_EQ(slabs.take(share, size_class, 1, 1, ids), 0u);
     }
   }
   std::vector<std::uint32_t> take(std::uint32_t size_class, StreamId stream, std::uint32_t count) {
     std::vector<std::uint32_t> ids(count);
-    ids.resize(slabs.take(size_class, stream, count, ids.data()));
+    ids.resize(slabs.take(share, size_class, stream, count, ids.data()));
+    slabs.disown(share);
     return ids;
   }
   void give(std::uint32_t id, StreamId stream, Ticket ticket) {
     space.record(id).stream = stream;
     space.record(id).ticket = ticket;
-    slabs.give(id);
+    slabs.give(id, nullptr);
   }
 };
 
@@ -100,11 +104,10 @@ TEST_F(SlabsTest, ASecondEmptySlabGoesBackAndTheLastOneWhenFolded) {
   ASSERT_EQ(second.size(), 16u);
   const std::uint64_t hole = space.largest_hole();
   for (const std::uint32_t id : first) give(id, 1, 0);
-  EXPECT_TRUE(slabs.has_empty());
   EXPECT_EQ(space.largest_hole(), hole);
   for (const std::uint32_t id : second) give(id, 1, 0);
-  slabs.fold([](std::uint32_t) {});
-  EXPECT_FALSE(slabs.has_empty());
+  EXPECT_LT(space.largest_hole(), kBytes);
+  slabs.fold();
   EXPECT_EQ(space.largest_hole(), kBytes);
   for (const std::uint32_t id : first) EXPECT_FALSE(space.is_live(id, space.record(id).generation));
 }
@@ -148,7 +151,7 @@ TEST_F(SlabsTest, ASlotThatAnotherStreamUsedWaitsForIt) {
 TEST_F(SlabsTest, WorkOfAnEmptySlabKeepsItsMemoryFromOtherStreams) {
   const auto ids = take(1, 1, 8);
   for (const std::uint32_t id : ids) give(id, 1, 9);
-  slabs.fold([](std::uint32_t) {});
+  slabs.fold();
   EXPECT_EQ(space.pending_bytes(), 8u * 512);
   EXPECT_LT(space.largest_hole(), kBytes);
   space.complete(1, 9);
@@ -165,10 +168,149 @@ TEST_F(SlabsTest, WhatAGraphUsedIsFrozenUntilItIsReleased) {
   space.give(ids[0], &use, 1);
   EXPECT_EQ(space.record(ids[0]).state, BlockState::kWaiting);
   for (std::size_t i = 1; i < ids.size(); ++i) give(ids[i], 1, 0);
-  EXPECT_FALSE(slabs.has_empty());
+  slabs.fold();
+  EXPECT_EQ(space.record(ids[0]).state, BlockState::kWaiting);  // its slab is still cut
   space.release_capture(capture, BlockUse{1, 4});
-  EXPECT_TRUE(slabs.has_empty());
+  EXPECT_EQ(space.record(ids[0]).state, BlockState::kCached);
   EXPECT_EQ(space.record(ids[0]).ticket, 4u);
+}
+
+class SharesTest : public SlabsTest {
+ protected:
+  Slabs::Share other;
+  SharesTest() {
+    slabs.add(share);
+    slabs.add(other);
+  }
+  std::vector<std::uint32_t> take_as(Slabs::Share& taker, std::uint32_t count,
+                                     StreamId stream = 1) {
+    std::vector<std::uint32_t> ids(count);
+    ids.resize(slabs.take(taker, 1, stream, count, ids.data()));
+    return ids;
+  }
+  std::set<std::uint32_t> slabs_of(const std::vector<std::uint32_t>& ids) {
+    std::set<std::uint32_t> result;
+    for (const std::uint32_t id : ids) result.insert(space.record(id).slab());
+    return result;
+  }
+};
+
+TEST_F(SharesTest, NobodyTakesFromTheSlabsOfAnother) {
+  const auto mine = take_as(share, 5);  // three of its eight slots are free
+  const auto theirs = take_as(other, 4);
+  for (const std::uint32_t slab : slabs_of(theirs)) EXPECT_EQ(slabs_of(mine).count(slab), 0u);
+  const auto more = take_as(share, 3);
+  EXPECT_EQ(slabs_of(more), slabs_of(mine));
+}
+
+TEST_F(SharesTest, WhatOthersGiveBackIsFoundOnceNothingElseIsLeft) {
+  const auto mine = take_as(share, 8);
+  space.record(mine[2]).ticket = 6;
+  EXPECT_EQ(slabs.give(mine[2], &other), kNoBlock);
+  slabs.give(mine[3], nullptr);
+  std::uint32_t ids[8];
+  EXPECT_EQ(slabs.take_owned(share, 1, 1, 8, ids), 0u);  // not without the lock
+  const auto again = take_as(share, 2);
+  EXPECT_EQ(std::set<std::uint32_t>(again.begin(), again.end()),
+            (std::set<std::uint32_t>{mine[2], mine[3]}));
+  EXPECT_EQ(space.record(mine[2]).ticket, 6u);  // its stream's own work
+}
+
+TEST_F(SharesTest, ASlabThatOthersGaveBackAltogetherIsNobodys) {
+  const auto mine = take_as(share, 8);
+  for (const std::uint32_t id : mine) slabs.give(id, &other);
+  const auto theirs = take_as(other, 8);
+  EXPECT_EQ(slabs_of(theirs), slabs_of(mine));
+}
+
+TEST_F(SharesTest, ASlotOfAnotherStreamDoesNotComeIntoAShare) {
+  const auto mine = take_as(share, 8);
+  space.record(mine[0]).stream = 2;
+  space.record(mine[0]).ticket = 5;
+  EXPECT_FALSE(slabs.give_owned(share, mine[0]));
+  slabs.give(mine[0], &share);
+  EXPECT_EQ(space.record(mine[0]).state, BlockState::kWaiting);
+  space.complete(2, 5);
+  EXPECT_EQ(space.record(mine[0]).state, BlockState::kCached);
+  EXPECT_EQ(take_as(share, 1).at(0), mine[0]);
+}
+
+TEST_F(SharesTest, OpenSharesServeEverybodyButAnotherStreamHasTheSlabAlone) {
+  const auto mine = take_as(share, 6);
+  EXPECT_EQ(slabs.take_open(1, 1), kNoBlock);
+  slabs.open_shares();
+  const std::uint32_t same = slabs.take_open(1, 1);
+  ASSERT_NE(same, kNoBlock);
+  EXPECT_EQ(slabs_of({same}), slabs_of(mine));
+  const std::uint32_t moved = slabs.take_open(1, 2);  // nothing uses the last one
+  ASSERT_NE(moved, kNoBlock);
+  EXPECT_EQ(slabs_of({moved}), slabs_of(mine));
+  slabs.close_shares();
+  // The share has no slab any more whose free slots another stream might use.
+  space.record(moved).ticket = 3;
+  slabs.give(moved, &other);
+  std::uint32_t ids[8];
+  EXPECT_EQ(slabs.take_owned(share, 1, 1, 8, ids), 0u);
+  EXPECT_EQ(std::count(mine.begin(), mine.end(), moved), 0);
+  for (const std::uint32_t id : take_as(share, 8)) EXPECT_NE(id, moved);
+}
+
+TEST_F(SharesTest, OnlyOpenSharesAreWaitedForAndFolded) {
+  const auto mine = take_as(share, 8);
+  for (const std::uint32_t id : mine) {
+    space.record(id).ticket = 7;
+    EXPECT_TRUE(slabs.give_owned(share, id));
+  }
+  slabs.fold();
+  EXPECT_EQ(space.newest_ticket(1), 0u);
+  EXPECT_LT(space.largest_hole(), kBytes);
+  slabs.open_shares();
+  EXPECT_EQ(space.newest_ticket(1), 7u);
+  EXPECT_EQ(space.pending_streams(), std::vector<StreamId>{1});
+  space.complete(1, 7);
+  slabs.fold();
+  slabs.close_shares();
+  EXPECT_EQ(space.largest_hole(), kBytes);
+}
+
+TEST_F(SharesTest, RandomGivesAndTakesLoseNothing) {
+  std::mt19937_64 random(fresh_seed("RandomGivesAndTakesLoseNothing"));
+  Slabs::Share* const shares[] = {&share, &other};
+  std::vector<std::uint32_t> live;
+  for (int step = 0; step < 20000; ++step) {
+    Slabs::Share& taker = *shares[random() % 2];
+    switch (random() % 8) {
+      case 0:
+        slabs.open_shares();
+        slabs.fold();
+        if (const std::uint32_t id = slabs.take_open(1, 1); id != kNoBlock) live.push_back(id);
+        slabs.close_shares();
+        break;
+      case 1:
+        slabs.disown(taker);
+        break;
+      case 2:
+      case 3:
+      case 4:
+        if (live.size() < 300) {
+          for (const std::uint32_t id : take_as(taker, 1 + static_cast<std::uint32_t>(random() % 20))) live.push_back(id);
+        }
+        break;
+      default:
+        for (auto left = random() % 20; left > 0 && !live.empty(); --left) {
+          std::swap(live[random() % live.size()], live.back());
+          if (random() % 2 == 0 || !slabs.give_owned(taker, live.back())) {
+            slabs.give(live.back(), random() % 2 == 0 ? &taker : nullptr);
+          }
+          live.pop_back();
+        }
+    }
+    ASSERT_EQ(std::set<std::uint32_t>(live.begin(), live.end()).size(), live.size());
+  }
+  for (const std::uint32_t id : live) slabs.give(id, nullptr);
+  slabs.open_shares();
+  slabs.fold();
+  EXPECT_EQ(space.largest_hole(), kBytes);
 }
 
 TEST_F(SlabsTest, ACopyOfTheBooksTakesSlabsForBlocks) {
