@@ -11,6 +11,7 @@ namespace {
 
 using namespace nbx;
 
+constexpr int kTurns = 15;
 constexpr int kRuns = 301;
 
 /// The median over the runs of all threads; every run starts on all of them at once.
@@ -35,13 +36,18 @@ double per_thread(int threads, int operations, const MakeBody& make_body) {
   return median(std::move(all));
 }
 
+/// One thread and two, in turns, so that what disturbs one reading disturbs its neighbour.
 template <class MakeBody>
 void add(Report* report, const std::string& name, int operations, const MakeBody& make_body) {
-  const double one = per_thread(1, operations, make_body);
-  const double two = per_thread(2, operations, make_body);
-  report->add(name + "_one_thread_ns", one);
-  report->add(name + "_two_threads_ns", two);
-  report->add(name + "_two_to_one", two / one);
+  std::vector<double> one, two, ratios;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    one.push_back(per_thread(1, operations, make_body));
+    two.push_back(per_thread(2, operations, make_body));
+    ratios.push_back(two.back() / one.back());
+  }
+  report->add(name + "_one_thread_ns", median(std::move(one)));
+  report->add(name + "_two_threads_ns", median(std::move(two)));
+  report->add(name + "_two_to_one", median(std::move(ratios)));
 }
 
 }  // namespace

@@ -261,9 +261,8 @@ void Heap::State::settle(Front& front) noexcept {
 
 /// The blocks go back to the heap, the lease to its account.
 void Heap::State::empty(Front& front) noexcept {
-  front.drain([&](std::uint32_t id, Slabs::Share* share) {
-    static_cast<void>(return_kept(id, share));
-  });
+  front.drain(
+      [&](std::uint32_t id, Slabs::Share* share) { static_cast<void>(return_kept(id, share)); });
   Account::fold_locked(front.lease());
   settle(front);
 }

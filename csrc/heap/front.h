@@ -208,7 +208,8 @@ class alignas(64) Front {
     // The newest are warm.
     const std::uint32_t half = stack.limit / 2;
     std::uint32_t gone = 0;
-    while (gone < half && (slabs_.give_owned(set.share, stack.ids[gone]) || give(stack.ids[gone]))) {
+    while (gone < half &&
+           (slabs_.give_owned(set.share, stack.ids[gone]) || give(stack.ids[gone]))) {
       ++gone;
     }
     std::copy(stack.ids + gone, stack.ids + stack.count, stack.ids);

@@ -6,6 +6,7 @@
 #include <new>
 #include <type_traits>
 
+#include "core/align.h"
 #include "core/large_pages.h"
 
 namespace nbx {
@@ -34,11 +35,7 @@ BlockRecord* make_chunks(std::size_t count) {
 
 }  // namespace
 
-RecordTable::RecordTable() : chunks_(make_directory(kChunks)), places_(kChunks) {
-  grow();
-  // Id 0 means "no block": it is taken out of the table for good.
-  static_cast<void>(acquire());
-}
+RecordTable::RecordTable() : chunks_(make_directory(kChunks)), places_(kChunks) { grow(); }
 
 RecordTable::RecordTable(const RecordTable& other)
     : chunks_(make_directory(other.size() / kChunk)), places_(other.size() / kChunk) {
@@ -47,6 +44,7 @@ RecordTable::RecordTable(const RecordTable& other)
     std::uninitialized_copy_n(other.chunks_[chunk], kChunk, chunks_[chunk]);
   }
   size_.store(other.size(), std::memory_order_relaxed);
+  fresh_ = other.fresh_;
   unused_ = other.unused_;
   unused_count_ = other.unused_count_;
 }
@@ -86,12 +84,22 @@ void RecordTable::grow() {
   if (first / kChunk == places_) enlarge_directory();
   allocate(first / kChunk);
   std::uninitialized_value_construct_n(chunks_[first / kChunk], kChunk);
-  for (std::uint32_t i = kChunk; i-- > 0;) {
-    (*this)[first + i].bin_next = unused_;
-    unused_ = first + i;
-  }
-  unused_count_ += kChunk;
   size_.store(first + kChunk, std::memory_order_release);
+}
+
+void RecordTable::ensure_run(std::uint32_t count) {
+  while (round_up(fresh_, count) + count > size()) grow();
+}
+
+std::uint32_t RecordTable::acquire_run(std::uint32_t count) noexcept {
+  const auto first = static_cast<std::uint32_t>(round_up(fresh_, count));
+  for (; fresh_ < first; ++fresh_) {
+    (*this)[fresh_].bin_next = unused_;
+    unused_ = fresh_;
+    ++unused_count_;
+  }
+  fresh_ += count;
+  return first;
 }
 
 }  // namespace nbx

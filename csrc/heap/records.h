@@ -100,21 +100,33 @@ class RecordTable {
     while (!ready(count)) [[unlikely]]
       grow();
   }
-  [[nodiscard]] bool ready(std::uint32_t count) const noexcept { return unused_count_ >= count; }
+  [[nodiscard]] bool ready(std::uint32_t count) const noexcept {
+    return unused_count_ + size() - fresh_ >= count;
+  }
   [[nodiscard]] std::uint32_t acquire() noexcept {
+    if (unused_ == kNoBlock) return fresh_++;
     const std::uint32_t id = unused_;
     unused_ = (*this)[id].bin_next;
     --unused_count_;
     return id;
   }
+  /// Makes the next call of `acquire_run` succeed. Throws std::bad_alloc.
+  void ensure_run(std::uint32_t count);
+  /// The first of so many records in a row, a power of two and at most kChunk, for good: threads
+  /// that have runs of their own share no cache line, nor a pair of lines that is fetched together.
+  [[nodiscard]] std::uint32_t acquire_run(std::uint32_t count) noexcept;
   /// Every handle of the block is void from here on.
   void release(std::uint32_t id) noexcept {
+    retire(id);
+    (*this)[id].bin_next = unused_;
+    unused_ = id;
+    ++unused_count_;
+  }
+  /// The same for a record of a run.
+  void retire(std::uint32_t id) noexcept {
     BlockRecord& record = (*this)[id];
     record.state = BlockState::kUnused;
     record.generation += 1;
-    record.bin_next = unused_;
-    unused_ = id;
-    ++unused_count_;
   }
 
  private:
@@ -129,6 +141,7 @@ class RecordTable {
   BlockRecord** chunks_;
   std::uint32_t places_;
   std::atomic<std::uint32_t> size_{0};
+  std::uint32_t fresh_ = kNoBlock + 1;  // from here on records were never acquired
   std::uint32_t unused_ = kNoBlock;
   std::uint32_t unused_count_ = 0;
 };

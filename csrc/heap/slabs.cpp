@@ -9,6 +9,16 @@
 
 namespace nbx {
 
+namespace {
+
+/// So that growing to `count` allocates nothing, and that growing step by step is cheap.
+template <class T>
+void make_room(std::vector<T>* values, std::size_t count) {
+  if (values->capacity() < count) values->reserve(std::max(count, 2 * values->capacity()));
+}
+
+}  // namespace
+
 Slabs::Slabs(Space& space) : space_(space), records_(space.records()) {
   static_cast<void>(slabs_.emplace_back());
 }
@@ -169,7 +179,8 @@ std::uint32_t Slabs::take_open(std::uint32_t size_class, StreamId stream) noexce
   }));
   if (number == 0) return kNoBlock;
   Slab& slab = slabs_[number];
-  if (slab.owner != nullptr && slab.stream != stream) disown(number);
+  // Whoever asks has the others of it next, and a share's slabs serve its stream alone.
+  if (slab.owner != nullptr) disown(number);
   const std::uint32_t id = pop(slab, stream);
   if (slab.free == 0) unlink<&Slab::place>(list_of(slab), number);
   return id;
@@ -195,27 +206,30 @@ std::uint32_t Slabs::make_slab(std::uint32_t size_class, StreamId stream) noexce
   const std::uint64_t slot_bytes = SlotSize::granules(size_class) * space_.granule();
   const auto most =
       static_cast<std::uint32_t>(std::max(kSlabBytes / slot_bytes, std::uint64_t{kLeastSlots}));
-  const std::uint32_t slots = std::min(most, std::max(kFewSlots, wanted_[size_class]));
-  std::uint32_t number = 0;
+  // Where holes are short a smaller one serves as well.
+  std::uint32_t slots = std::min(most, std::max(kFewSlots, wanted_[size_class]));
+  for (int tries = 0; tries < kHalvings && slots > 1; ++tries, slots /= 2) {
+    const std::uint32_t number = make_slab(size_class, stream, slots, slots * slot_bytes);
+    if (number != 0) return number;
+  }
+  return 0;
+}
+
+std::uint32_t Slabs::make_slab(std::uint32_t size_class, StreamId stream, std::uint32_t slots,
+                               std::uint64_t bytes) noexcept {
+  std::uint32_t& spare = spare_[run_bits(slots)];
   try {
-    records_.ensure(slots + 2);
-    strays_.reserve(slot_count_ + slots);
-    frozen_.reserve(slot_count_ + slots);
-    spare_.reserve(slabs_.size() + 1);
-    auto ids = std::make_unique<std::uint32_t[]>(slots);
-    if (spare_.empty()) {
-      slabs_.emplace_back();
-      spare_.push_back(static_cast<std::uint32_t>(slabs_.size() - 1));
-    }
-    number = spare_.back();
-    slabs_[number].ids = std::move(ids);
-  } catch (const std::exception&) {
+    records_.ensure(2);
+    make_room(&strays_, slot_count_ + slots);
+    make_room(&frozen_, slot_count_ + slots);
+    if (spare == 0) make_spare(run_bits(slots));
+  } catch (const std::bad_alloc&) {
     return 0;
   }
-  const std::uint32_t block =
-      space_.take(Space::kSharedHome, stream, slots * slot_bytes, space_.granule());
+  const std::uint32_t block = space_.take(Space::kSharedHome, stream, bytes, space_.granule());
   if (block == kNoBlock) return 0;
-  spare_.pop_back();
+  const std::uint32_t number = spare;
+  spare = slabs_[number].place.next;
   wanted_[size_class] = slots * 2;
   Slab& slab = slabs_[number];
   slab.block = block;
@@ -225,6 +239,13 @@ std::uint32_t Slabs::make_slab(std::uint32_t size_class, StreamId stream) noexce
   slab.slots = slab.free = slots;
   cut(number);
   return number;
+}
+
+/// A slab without a block, and the records of as many slots as it may ever have.
+void Slabs::make_spare(std::uint32_t bits) {
+  records_.ensure_run(1u << bits);
+  slabs_.emplace_back().first_id = records_.acquire_run(1u << bits);
+  spare_[bits] = static_cast<std::uint32_t>(slabs_.size() - 1);
 }
 
 /// Makes the records of the slots, lowest address first.
@@ -237,7 +258,7 @@ void Slabs::cut(std::uint32_t number) noexcept {
   block.ticket = 0;  // the slots have it from here on
   slab.first_free = kNoBlock;
   for (std::uint32_t place = slab.slots; place-- > 0;) {
-    const std::uint32_t id = records_.acquire();
+    const std::uint32_t id = slab.first_id + place;
     BlockRecord& slot = records_[id];
     slot.address = block.address + place * bytes;
     slot.bytes = bytes;
@@ -250,7 +271,6 @@ void Slabs::cut(std::uint32_t number) noexcept {
     slot.bin_next = slab.first_free;
     slot.state = BlockState::kCached;
     slab.first_free = id;
-    slab.ids[place] = id;
   }
   slot_count_ += slab.slots;
   link<&Slab::place>(lists_[slab.size_class], number, true);
@@ -330,10 +350,14 @@ std::uint32_t Slabs::give_up(std::uint32_t number) noexcept {
   }
   unlink<&Slab::place>(list_of(slab), number);
   if (Share* owner = slab.owner; owner != nullptr) unlink<&Slab::owned>(owner->owned, number);
-  for (std::uint32_t place = 0; place < slab.slots; ++place) records_.release(slab.ids[place]);
+  for (std::uint32_t place = 0; place < slab.slots; ++place) records_.retire(slab.first_id + place);
   slot_count_ -= slab.slots;
+  std::uint32_t& spare = spare_[run_bits(slab.slots)];
+  const std::uint32_t first_id = slab.first_id;
   slab = Slab{};
-  spare_.push_back(number);
+  slab.first_id = first_id;
+  slab.place.next = spare;
+  spare = number;
   return unused;
 }
 
@@ -406,7 +430,8 @@ std::uint32_t Slabs::find(std::uint32_t block, DeviceAddress address) const noex
   const std::uint32_t number = records_[block].bin_next;
   const Slab& slab = slabs_[number];
   const std::uint64_t bytes = records_[block].bytes / slab.slots;
-  const std::uint32_t id = slab.ids[(address - records_[block].address) / bytes];
+  const auto place = static_cast<std::uint32_t>((address - records_[block].address) / bytes);
+  const std::uint32_t id = slab.first_id + place;
   return records_[id].state == BlockState::kLive ? id : kNoBlock;
 }
 

@@ -71,7 +71,8 @@ class Slabs {
 
   explicit Slabs(Space& space);
 
-  // ---- by the thread of the share, inside its gate or with the heap's lock -----------------------
+  // ---- by the thread of the share, inside its gate or with the heap's lock
+  // -----------------------
   /// Up to `count` free slots of the share's own; they stay kCached. Returns how many.
   std::uint32_t take_owned(Share& share, std::uint32_t size_class, StreamId stream,
                            std::uint32_t count, std::uint32_t* ids) noexcept;
@@ -79,12 +80,14 @@ class Slabs {
   /// simple.
   [[nodiscard]] bool give_owned(Share& share, std::uint32_t id) noexcept;
 
-  // ---- with the heap's lock ----------------------------------------------------------------------
+  // ---- with the heap's lock
+  // ----------------------------------------------------------------------
   /// The same as `take_owned`, and then slots that `stream` can have at once of slabs that become
   /// the share's; makes one if none has any and there is room.
   std::uint32_t take(Share& share, std::uint32_t size_class, StreamId stream, std::uint32_t count,
                      std::uint32_t* ids) noexcept;
-  /// One slot of a slab that is nobody's, or of any while shares are open; kNoBlock if there is none.
+  /// One slot of a slab that is nobody's, or of any while shares are open; kNoBlock if there is
+  /// none.
   [[nodiscard]] std::uint32_t take_open(std::uint32_t size_class, StreamId stream) noexcept;
   /// A slot that is free once the work that its record names is over, given by the thread of
   /// `share` (null: by any). Returns what Space::give does, when that gave a slab back to the heap.
@@ -93,8 +96,8 @@ class Slabs {
   void add(Share& share) noexcept;
   /// Its slabs are nobody's from here on. The thread of the share calls this, or is kept out.
   void disown(Share& share) noexcept;
-  /// Until as many calls of `close_shares` the threads of all shares are kept out, so that what they
-  /// have is looked at as well.
+  /// Until as many calls of `close_shares` the threads of all shares are kept out, so that what
+  /// they have is looked at as well.
   void open_shares() noexcept;
   void close_shares() noexcept { --opened_; }
   /// In the child of a fork, where those who opened them may have been left behind.
@@ -109,7 +112,8 @@ class Slabs {
   /// The live slot that holds the address, which lies in the slab of record `block`.
   [[nodiscard]] std::uint32_t find(std::uint32_t block, DeviceAddress address) const noexcept;
 
-  // Of slabs that are nobody's, and of all while shares are open: a share's stream waits for nothing.
+  // Of slabs that are nobody's, and of all while shares are open: a share's stream waits for
+  // nothing.
   void list_streams(std::vector<StreamId>* streams) const;
   [[nodiscard]] Ticket newest_ticket(StreamId stream) const noexcept;
   void complete(StreamId stream, Ticket ticket) noexcept;
@@ -130,7 +134,7 @@ class Slabs {
     Links owned, returned;
     std::uint32_t returned_slots = 0, first_returned = kNoBlock;
     Ticket newest_returned = 0;
-    std::unique_ptr<std::uint32_t[]> ids;
+    std::uint32_t first_id = kNoBlock;  // of a run of records, which the slab keeps
   };
   struct Frozen {
     std::uint32_t id;
@@ -140,6 +144,7 @@ class Slabs {
   static constexpr std::uint32_t kFewSlots = 8;    // of a first slab
   static constexpr std::uint32_t kLeastSlots = 4;  // however large they are
   static constexpr std::uint32_t kHeapFirst = 4;   // blocks that a class has of the heap itself
+  static constexpr int kHalvings = 3;              // sizes of a slab that are tried
   static constexpr int kLooked = 16;               // slabs looked at for one of the right stream
 
   [[nodiscard]] static bool is_empty(const Slab& slab) noexcept { return slab.free == slab.slots; }
@@ -148,6 +153,12 @@ class Slabs {
   }
   [[nodiscard]] std::uint32_t find_slab(const List& list, StreamId stream) const noexcept;
   [[nodiscard]] std::uint32_t make_slab(std::uint32_t size_class, StreamId stream) noexcept;
+  [[nodiscard]] static std::uint32_t run_bits(std::uint32_t slots) noexcept {
+    return 32 - static_cast<std::uint32_t>(__builtin_clz(slots - 1));
+  }
+  [[nodiscard]] std::uint32_t make_slab(std::uint32_t size_class, StreamId stream,
+                                        std::uint32_t slots, std::uint64_t bytes) noexcept;
+  void make_spare(std::uint32_t bits);
   void cut(std::uint32_t number) noexcept;
   std::uint32_t pop(Slab& slab, StreamId stream) noexcept;
   void push(List& list, std::uint32_t number, std::uint32_t id) noexcept;
@@ -174,8 +185,9 @@ class Slabs {
   Space& space_;
   RecordTable& records_;
   StableVector<Slab> slabs_;  // by number; 0 is none
-  std::vector<std::uint32_t> spare_;
-  Lists lists_{};  // nobody's
+  static constexpr std::uint32_t kMostBits = 10;
+  std::array<std::uint32_t, kMostBits + 1> spare_{};  // by the bits of their runs' length
+  Lists lists_{};                                     // nobody's
   Share* shares_ = nullptr;
   std::uint32_t opened_ = 0;
   std::array<std::uint32_t, SlotSize::kCount> wanted_{};  // slots of the next slab

@@ -293,7 +293,9 @@ TEST_F(SharesTest, RandomGivesAndTakesLoseNothing) {
       case 3:
       case 4:
         if (live.size() < 300) {
-          for (const std::uint32_t id : take_as(taker, 1 + static_cast<std::uint32_t>(random() % 20))) live.push_back(id);
+          for (const std::uint32_t id :
+               take_as(taker, 1 + static_cast<std::uint32_t>(random() % 20)))
+            live.push_back(id);
         }
         break;
       default:
