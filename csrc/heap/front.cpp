@@ -86,7 +86,7 @@ Front::Set* Front::make_set(StreamId stream) noexcept {
     if (set == nullptr) {
       set.reset(new (std::nothrow) Set());
       if (set == nullptr) return nullptr;
-      slabs_.add(set->share);
+      slabs_.add(set->share, this);
     } else if (!is_empty(*set)) {
       continue;
     }

@@ -86,7 +86,8 @@ void Slabs::disown(std::uint32_t number) noexcept {
   if (slab.free != 0) link<&Slab::place>(lists_[slab.size_class], number, !is_empty(slab));
 }
 
-void Slabs::add(Share& share) noexcept {
+void Slabs::add(Share& share, const void* thread) noexcept {
+  share.thread = thread;
   share.next = shares_;
   shares_ = &share;
 }
@@ -143,6 +144,18 @@ std::uint32_t Slabs::find_slab(const List& list, StreamId stream) const noexcept
   return idle;
 }
 
+/// A slab that is nobody's, if need be one of the thread's for another stream.
+std::uint32_t Slabs::find_for(const Share& share, std::uint32_t size_class,
+                              StreamId stream) noexcept {
+  std::uint32_t number = find_slab(lists_[size_class], stream);
+  for (const Share* other = shares_; number == 0 && other != nullptr; other = other->next) {
+    if (other == &share || other->thread != share.thread) continue;
+    number = find_slab(other->lists[size_class], stream);
+    if (number != 0) disown(number);
+  }
+  return number;
+}
+
 std::uint32_t Slabs::take_owned(Share& share, std::uint32_t size_class, StreamId stream,
                                 std::uint32_t count, std::uint32_t* ids) noexcept {
   List& list = share.lists[size_class];
@@ -163,7 +176,7 @@ std::uint32_t Slabs::take(Share& share, std::uint32_t size_class, StreamId strea
       collect(share.returned.first);
       continue;
     }
-    std::uint32_t number = find_slab(lists_[size_class], stream);
+    std::uint32_t number = find_for(share, size_class, stream);
     if (number == 0 && taken == 0) number = make_slab(size_class, stream);
     if (number == 0) break;
     adopt(number, share);

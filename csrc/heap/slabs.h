@@ -63,7 +63,8 @@ class Slabs {
   /// The slabs that one thread takes slots from and gives them to, for one stream. `lists` are the
   /// thread's while it is inside its gate; everything else belongs to the heap's lock.
   struct Share {
-    Lists lists{};  // with free slots, empty ones last
+    const void* thread = nullptr;  // a mark: those of one thread help each other
+    Lists lists{};                 // with free slots, empty ones last
     List owned;
     List returned;  // those that others gave slots back to
     Share* next = nullptr;
@@ -93,7 +94,7 @@ class Slabs {
   /// `share` (null: by any). Returns what Space::give does, when that gave a slab back to the heap.
   std::uint32_t give(std::uint32_t id, Share* share) noexcept;
   /// The share is known until the slabs go.
-  void add(Share& share) noexcept;
+  void add(Share& share, const void* thread) noexcept;
   /// Its slabs are nobody's from here on. The thread of the share calls this, or is kept out.
   void disown(Share& share) noexcept;
   /// Until as many calls of `close_shares` the threads of all shares are kept out, so that what
@@ -152,6 +153,8 @@ class Slabs {
     return list.last != 0 && is_empty(slabs_[list.last]);
   }
   [[nodiscard]] std::uint32_t find_slab(const List& list, StreamId stream) const noexcept;
+  [[nodiscard]] std::uint32_t find_for(const Share& share, std::uint32_t size_class,
+                                       StreamId stream) noexcept;
   [[nodiscard]] std::uint32_t make_slab(std::uint32_t size_class, StreamId stream) noexcept;
   [[nodiscard]] static std::uint32_t run_bits(std::uint32_t slots) noexcept {
     return 32 - static_cast<std::uint32_t>(__builtin_clz(slots - 1));

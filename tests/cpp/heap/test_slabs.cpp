@@ -179,8 +179,8 @@ class SharesTest : public SlabsTest {
  protected:
   Slabs::Share other;
   SharesTest() {
-    slabs.add(share);
-    slabs.add(other);
+    slabs.add(share, &share);
+    slabs.add(other, &other);
   }
   std::vector<std::uint32_t> take_as(Slabs::Share& taker, std::uint32_t count,
                                      StreamId stream = 1) {
