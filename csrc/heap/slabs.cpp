@@ -76,14 +76,16 @@ void Slabs::adopt(std::uint32_t number, Share& share) noexcept {
   link<&Slab::place>(share.lists[slab.size_class], number, !is_empty(slab));
 }
 
+/// Where all slots were given back by others, the lists of the share are not touched.
 void Slabs::disown(std::uint32_t number) noexcept {
   Slab& slab = slabs_[number];
   Share& share = *slab.owner;
-  if (slab.returned_slots != 0) collect(number);
   if (slab.free != 0) unlink<&Slab::place>(share.lists[slab.size_class], number);
   unlink<&Slab::owned>(share.owned, number);
+  if (slab.returned_slots != 0) unlink<&Slab::returned>(share.returned, number);
   slab.owner = nullptr;
   if (slab.free != 0) link<&Slab::place>(lists_[slab.size_class], number, !is_empty(slab));
+  collect(number);
 }
 
 void Slabs::add(Share& share, const void* thread) noexcept {
@@ -98,9 +100,7 @@ void Slabs::disown(Share& share) noexcept {
 
 void Slabs::open_shares() noexcept {
   ++opened_;
-  for (const Share* share = shares_; share != nullptr; share = share->next) {
-    while (share->returned.first != 0) collect(share->returned.first);
-  }
+  for (Share* share = shares_; share != nullptr; share = share->next) collect(*share);
 }
 
 /// Somebody else gives a slot back.
@@ -117,17 +117,23 @@ void Slabs::give_later(std::uint32_t number, std::uint32_t id) noexcept {
 /// What others gave back becomes free.
 void Slabs::collect(std::uint32_t number) noexcept {
   Slab& slab = slabs_[number];
-  Share& share = *slab.owner;
-  unlink<&Slab::returned>(share.returned, number);
   for (std::uint32_t id = slab.first_returned; id != kNoBlock;) {
     const std::uint32_t next = records_[id].bin_next;
-    push(share.lists[slab.size_class], number, id);
+    push(list_of(slab), number, id);
     id = next;
   }
   slab.newest = std::max(slab.newest, slab.newest_returned);
   slab.first_returned = kNoBlock;
   slab.newest_returned = 0;
   slab.returned_slots = 0;
+}
+
+void Slabs::collect(Share& share) noexcept {
+  while (share.returned.first != 0) {
+    const std::uint32_t number = share.returned.first;
+    unlink<&Slab::returned>(share.returned, number);
+    collect(number);
+  }
 }
 
 // ---- taking --------------------------------------------------------------------------------
@@ -173,7 +179,7 @@ std::uint32_t Slabs::take(Share& share, std::uint32_t size_class, StreamId strea
   std::uint32_t taken = 0;
   while ((taken += take_owned(share, size_class, stream, count - taken, ids + taken)) < count) {
     if (share.returned.first != 0) {
-      collect(share.returned.first);
+      collect(share);
       continue;
     }
     std::uint32_t number = find_for(share, size_class, stream);
@@ -232,10 +238,10 @@ std::uint32_t Slabs::make_slab(std::uint32_t size_class, StreamId stream, std::u
                                std::uint64_t bytes) noexcept {
   std::uint32_t& spare = spare_[run_bits(slots)];
   try {
-    records_.ensure(2);
     make_room(&strays_, slot_count_ + slots);
     make_room(&frozen_, slot_count_ + slots);
     if (spare == 0) make_spare(run_bits(slots));
+    records_.ensure(2);  // for the block
   } catch (const std::bad_alloc&) {
     return 0;
   }
@@ -374,10 +380,28 @@ std::uint32_t Slabs::give_up(std::uint32_t number) noexcept {
   return unused;
 }
 
+bool Slabs::fold_in(const Lists& lists) noexcept {
+  bool any = false;
+  for (const List& list : lists) {
+    for (std::uint32_t number = list.last; number != 0 && is_empty(slabs_[number]); any = true) {
+      const std::uint32_t before = slabs_[number].place.previous;
+      static_cast<void>(give_up(number));
+      number = before;
+    }
+  }
+  return any;
+}
+
+bool Slabs::fold(Share& share) noexcept {
+  const bool own = fold_in(share.lists);
+  return fold_in(lists_) || own;
+}
+
 void Slabs::fold() noexcept {
-  for_each([&](std::uint32_t number) {
-    if (is_empty(slabs_[number])) static_cast<void>(give_up(number));
-  });
+  static_cast<void>(visit_lists([&](const Lists& lists) {
+    static_cast<void>(fold_in(lists));
+    return false;
+  }));
 }
 
 void Slabs::release_capture(StreamId capture, const BlockUse& use) noexcept {

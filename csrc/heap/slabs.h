@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/align.h"
 #include "core/relaxed.h"
 #include "core/stable_vector.h"
 #include "heap/block.h"
@@ -109,6 +110,8 @@ class Slabs {
 
   /// Gives empty slabs back to the heap: those that are nobody's, and all while shares are open.
   void fold() noexcept;
+  /// Those of one share, by its thread, and nobody's; false if there were none.
+  [[nodiscard]] bool fold(Share& share) noexcept;
 
   /// The live slot that holds the address, which lies in the slab of record `block`.
   [[nodiscard]] std::uint32_t find(std::uint32_t block, DeviceAddress address) const noexcept;
@@ -123,7 +126,7 @@ class Slabs {
   struct Links {
     std::uint32_t previous = 0, next = 0;
   };
-  struct alignas(64) Slab {
+  struct alignas(kApart) Slab {
     Relaxed<Share*> owner{nullptr};  // changed with the heap's lock
     Relaxed<StreamId> stream{kNoStream};
     std::uint32_t size_class = 0;
@@ -171,8 +174,10 @@ class Slabs {
     Share* const owner = slab.owner;
     return (owner != nullptr ? owner->lists : lists_)[slab.size_class];
   }
+  bool fold_in(const Lists& lists) noexcept;
   void give_later(std::uint32_t number, std::uint32_t id) noexcept;
   void collect(std::uint32_t number) noexcept;
+  void collect(Share& share) noexcept;
   std::uint32_t give_up(std::uint32_t number) noexcept;
   /// Calls `visit(lists)` until it returns true: with nobody's, and with all while shares are open.
   template <class Visit>

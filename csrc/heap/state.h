@@ -135,11 +135,15 @@ struct Heap::State {
   void settle(Front& front) noexcept;
   [[nodiscard]] std::uint32_t take_quickly(Front* front, Front::Set* set,
                                            const HeapRequest& request) noexcept {
-    if (front != nullptr && set != nullptr) {
-      const std::uint32_t id = take_kept(*front, *set, request);
+    const auto take = [&] {
+      const std::uint32_t id = set != nullptr ? take_kept(*front, *set, request) : kNoBlock;
       if (id != kNoBlock) return id;
-    }
-    return space.take(home_of(request.granted), request.stream, request.granted, request.alignment);
+      return space.take(home_of(request.granted), request.stream, request.granted,
+                        request.alignment);
+    };
+    const std::uint32_t id = take();
+    // Empty slabs of the thread's own are nearer than those that a recall brings.
+    return id == kNoBlock && set != nullptr && slabs.fold(set->share) ? take() : id;
   }
   [[nodiscard]] Account* admit(Front* front, const HeapRequest& request, bool* charged) noexcept;
   void hand_out_from(Front* front, std::uint32_t id, const HeapRequest& request,

@@ -273,6 +273,20 @@ TEST_F(SharesTest, OnlyOpenSharesAreWaitedForAndFolded) {
   EXPECT_EQ(space.largest_hole(), kBytes);
 }
 
+TEST_F(SharesTest, AThreadFoldsItsOwnSlabsAndNobodys) {
+  const auto mine = take_as(share, 8);
+  const auto theirs = take_as(other, 8);
+  for (const std::uint32_t id : mine) ASSERT_TRUE(slabs.give_owned(share, id));
+  for (const std::uint32_t id : theirs) ASSERT_TRUE(slabs.give_owned(other, id));
+  EXPECT_TRUE(slabs.fold(share));
+  EXPECT_EQ(space.record(mine[0]).state, BlockState::kUnused);
+  EXPECT_EQ(space.record(theirs[0]).state, BlockState::kCached);
+  EXPECT_FALSE(slabs.fold(share));
+  slabs.disown(other);
+  EXPECT_TRUE(slabs.fold(share));
+  EXPECT_EQ(space.largest_hole(), kBytes);
+}
+
 TEST_F(SharesTest, RandomGivesAndTakesLoseNothing) {
   std::mt19937_64 random(fresh_seed("RandomGivesAndTakesLoseNothing"));
   Slabs::Share* const shares[] = {&share, &other};
