@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import nbxtensor
-import yaml
+from nbxtensor import facts
 from nbxtensor._environment_table import VARIABLES
 from nbxtensor.ops.table import TABLE, Row
 
@@ -76,21 +76,57 @@ def environment_page() -> str:
     )
 
 
+FACTS_KINDS = {
+    "cuda": "NVIDIA",
+    "hip": "AMD",
+    "metal": "Apple",
+    "cpu": "Processors",
+    "sim": "Simulator",
+}
+FACTS_TEXT = """\
+Each architecture has one file, `devices/<kind>/<architecture>.yml`, named after the text that its
+driver reports; an alias is a further name that leads to it, and any other name is refused. A value
+comes from its file with a document, a measurement or a choice behind it, or from the open device,
+whose own report counts where both are there. `python -m nbxtensor info` shows the facts of the
+devices at hand."""
+
+
+def who_says(row: facts.Row) -> str:
+    """Return who gives the values of a fact: files, drivers by their calls, or both."""
+    calls = [f"{kind}: `{call}`" for kind, call in row.driver.items()]
+    in_files = [kind for kind in row.kinds if row.is_written(kind)]
+    return "; ".join([f"files of {', '.join(in_files)}"] * bool(in_files) + calls)
+
+
+def architecture_section(kind: str, architecture: str) -> str:
+    """Return the table of one architecture."""
+    found = facts.load(kind, architecture)
+    rows = []
+    for name, row in facts.schema().items():
+        if name in found.all:
+            fact = found.all[name]
+            rows.append((f"`{name}`", fact.text, fact.origin, fact.source))
+        elif kind in row.driver and not row.is_written(kind):
+            rows.append((f"`{name}`", "", "device", f"`{row.driver[kind]}`"))
+    names = "".join(f", `{alias}`" for alias in found.aliases)
+    table = markdown_table(("fact", "value", "from", "source"), rows)
+    return f"### `{architecture}`{names}: {found.title}\n\n{table}"
+
+
 def facts_page() -> str:
     """Return the page of device facts."""
-    schema = yaml.safe_load((ROOT / "devices" / "_schema.yml").read_text("utf-8"))
     keys = markdown_table(
-        ("fact", "type", "meaning"),
-        ((f"`{key}`", row["type"], row["doc"]) for key, row in schema.items()),
+        ("fact", "type", "unit", "who says it", "meaning"),
+        (
+            (f"`{name}`", row.type, row.unit or "", who_says(row), row.doc)
+            for name, row in facts.schema().items()
+        ),
     )
-    files = [
-        yaml.safe_load(path.read_text("utf-8")) for path in sorted(ROOT.glob("devices/*/*.yml"))
-    ]
-    known = markdown_table(
-        ("kind", "architecture", "title"),
-        ((f["kind"], f["architecture"], f["title"]) for f in files),
-    )
-    return page("Device facts", keys, "## Known architectures", known)
+    blocks = [FACTS_TEXT, keys]
+    for kind, title in FACTS_KINDS.items():
+        blocks.append(f"## {title}")
+        blocks += [architecture_section(k, a) for k, a in facts.architectures() if k == kind]
+    return page("Device facts", *blocks)
 
 
 def main() -> None:

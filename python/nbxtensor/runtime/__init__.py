@@ -80,7 +80,7 @@ def device_info(name: Device | str | None = None) -> dict[str, Any]:
         "index": which.index,
         "free_bytes": free,
         "total_bytes": total,
-        "facts": dict(facts_of(which).all),
+        "facts": facts_of(which).as_dict(),
     }
 
 
