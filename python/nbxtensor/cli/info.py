@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import platform
 import sys
@@ -12,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from nbxtensor import _core, env, runtime
-from nbxtensor.facts import facts_of
+
+# What the core reports of a kind: its library may be missing, or there and useless.
+_STATES = {"ready": "usable", "no device": "unusable", "library absent": "absent"}
 
 
 def _probe(function: Callable[[], Any]) -> Any:
@@ -35,20 +36,25 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _device(name: str) -> dict[str, Any]:
-    info = runtime.device_info(name)
-    info["facts_file"] = str(facts_of(runtime.device(name)).path)
-    return info
+def _usable(name: str) -> dict[str, Any]:
+    try:
+        return {"state": "usable", **runtime.device_info(name)}
+    except Exception as error:
+        return {"state": "unusable", "reason": f"{type(error).__name__}: {error}"}
 
 
 def _devices() -> dict[str, Any]:
-    names = [
-        "cpu" if report["kind"] == "cpu" else f"{report['kind']}:{index}"
-        for report in _core.report_kinds()
-        if report["state"] == "ready"
-        for index in range(report["count"])
-    ]
-    return {name: _probe(functools.partial(_device, name)) for name in names}
+    """Return every device, and every kind without one, as usable, unusable or absent."""
+    found: dict[str, Any] = {}
+    for report in _core.report_kinds():
+        kind = report["kind"]
+        if report["state"] != "ready":
+            found[kind] = {"state": _STATES[report["state"]], "reason": report["reason"]}
+            continue
+        for index in range(report["count"]):
+            name = kind if kind == "cpu" else f"{kind}:{index}"
+            found[name] = _usable(name)
+    return found
 
 
 def collect() -> dict[str, Any]:
@@ -57,7 +63,6 @@ def collect() -> dict[str, Any]:
         "versions": _probe(_versions),
         "platform": _probe(platform.platform),
         "threads": _probe(_core.get_num_threads),
-        "kinds": _probe(_core.report_kinds),
         "default_device": _probe(lambda: str(runtime.default_device())),
         "devices": _probe(_devices),
         "environment": _probe(
@@ -79,27 +84,38 @@ def _error_of(part: Any) -> str | None:
     return part["error"] if isinstance(part, dict) and set(part) == {"error"} else None
 
 
-def _kind_lines(kinds: Any) -> list[str]:
-    if error := _error_of(kinds):
-        return [f"  {error}"]
-    return [
-        f"  {row['kind']:<6} {row['state']}"
-        + (f" ({row['count']})" if row["state"] == "ready" else f": {row['reason']}")
-        for row in kinds
-    ]
-
-
 def _device_lines(found: Any) -> list[str]:
     if error := _error_of(found):
         return [f"  {error}"]
     lines = []
     for name, info in found.items():
-        if error := _error_of(info):
-            lines.append(f"  {name:<6} {error}")
+        if info["state"] != "usable":
+            lines.append(f"  {name:<8} {info['state']}: {info['reason']}")
             continue
         free, total = (_core.format_bytes(info[key]) for key in ("free_bytes", "total_bytes"))
-        lines.append(f"  {name:<6} {info['name']} ({info['architecture']}), {free} of {total} free")
-        lines.append(f"         facts: {info['facts_file']}")
+        lines.append(
+            f"  {name:<8} usable: {info['name']} ({info['architecture']}), {free} of {total} free"
+        )
+    return lines
+
+
+def _facts_lines(found: Any) -> list[str]:
+    """Return the facts of every usable device, once for devices that share them."""
+    shared: dict[str, tuple[list[str], dict[str, Any]]] = {}
+    for name, info in {} if _error_of(found) else found.items():
+        if info["state"] == "usable":
+            key = json.dumps(info["facts"])
+            shared.setdefault(key, ([], info["facts"]))[0].append(name)
+    lines = []
+    for names, facts in shared.values():
+        lines += ["", f"facts of {', '.join(names)}: {facts['title']}, {facts['file']}"]
+        rows = [
+            (name, value["text"], f"{value['origin']}: {value['source']}")
+            for name, value in facts["values"].items()
+        ]
+        left, middle = (max(len(row[column]) for row in rows) for column in (0, 1))
+        lines += [f"  {name:<{left}}  {text:<{middle}}  {source}" for name, text, source in rows]
+        lines += [f"  differs: {text}" for text in facts["disagreements"]]
     return lines
 
 
@@ -125,13 +141,11 @@ def render(data: dict[str, Any]) -> str:
         f"platform: {data['platform']}",
         f"threads: {data['threads']}",
         "",
-        "device kinds:",
-        *_kind_lines(data["kinds"]),
-        "",
         f"default device: {_error_of(data['default_device']) or data['default_device']}",
         "",
         "devices:",
         *_device_lines(data["devices"]),
+        *_facts_lines(data["devices"]),
         "",
         "environment:",
         *_variable_lines(data["environment"], data["unknown_variables"]),
@@ -147,7 +161,7 @@ def info(as_json: bool) -> int:
 
 
 def devices() -> int:
-    """Print every kind with its state, and every device."""
-    print("\n".join([*_kind_lines(_probe(_core.report_kinds)), *_device_lines(_probe(_devices))]))
+    """Print every device with its state, and every kind without one."""
+    print("\n".join(_device_lines(_probe(_devices))))
     sys.stdout.flush()
     return 0

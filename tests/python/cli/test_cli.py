@@ -7,25 +7,81 @@ import subprocess
 import sys
 
 import pytest
-from nbxtensor import __main__, _core, env, memory, runtime
+from nbxtensor import __main__, _core, env, errors, facts, memory, runtime
 from nbxtensor.cli import info, selftest
 
 
 def test_info_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.main(["info", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert {row["kind"] for row in data["kinds"]} == {"cuda", "hip", "metal", "cpu", "sim"}
-    assert {row["state"] for row in data["kinds"]} <= {"library absent", "no device", "ready"}
+    found = data["devices"]
+    assert {name.partition(":")[0] for name in found} == {"cuda", "hip", "metal", "cpu", "sim"}
+    assert {info["state"] for info in found.values()} <= {"usable", "unusable", "absent"}
+    assert all(info["reason"] for info in found.values() if info["state"] != "usable")
     assert data["default_device"] == str(runtime.default_device())
-    assert data["devices"]["cpu"]["facts_file"].endswith(".yml")
+    own = found["cpu"]["facts"]
+    assert own["file"].endswith(f"{found['cpu']['architecture']}.yml")
+    assert own["values"]["lanes"]["value"] == 1
+    assert own["values"]["lanes"]["unit"] == "threads"
+    assert own["values"]["alignment_bytes"]["origin"] == "device"
+    assert own["disagreements"] == []
     assert [row["name"] for row in data["environment"]] == [v.name for v in env.variables()]
+    assert {"python", "numpy", "nbxtensor", "triton", "ml_dtypes"} <= data["versions"].keys()
 
 
 def test_info_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.main(["info"]) == 0
     text = capsys.readouterr().out
-    for part in ("default device: cpu", "sim:1", "NBX_NUM_THREADS", "cuda ", "facts: "):
+    for part in ("default device: cpu", "NBX_NUM_THREADS", "  cuda  ", "facts of cpu: "):
         assert part in text
+    assert text.count("facts of sim:0, sim:1: simulated GPU in host memory") == 1
+    for row in (
+        "lanes             32 threads",
+        "page_bytes        2 MiB",
+        "cache_line_bytes  128 B",
+    ):
+        assert f"  {row} " in text
+
+
+def report(kind: str, state: str, count: int, reason: str) -> dict[str, object]:
+    return {"kind": kind, "state": state, "count": count, "reason": reason}
+
+
+def test_info_tells_three_states_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = next(row for row in _core.report_kinds() if row["kind"] == "cpu")
+    reports = [
+        report("cuda", "no device", 1, "cuInit failed with 999"),
+        report("hip", "library absent", 0, "libamdhip64.so is not there"),
+        known,
+    ]
+    monkeypatch.setattr(info._core, "report_kinds", lambda: reports)
+    assert __main__.main(["devices"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "  cuda     unusable: cuInit failed with 999"
+    assert lines[1] == "  hip      absent: libamdhip64.so is not there"
+    assert lines[2].startswith("  cpu      usable: ")
+    assert len(lines) == 3
+
+
+def test_a_device_of_an_unknown_architecture_is_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> None:
+        raise errors.InvalidValueError("facts: nothing is known of sim architecture 'odd'")
+
+    monkeypatch.setattr(runtime, "facts_of", unknown)
+    text = "\n".join(info._device_lines(info._devices()))
+    assert "  sim:1    unusable: InvalidValueError: facts: nothing is known of sim arch" in text
+
+
+def test_info_shows_where_a_device_and_its_file_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = runtime.facts_of
+
+    def differing(device: runtime.Device) -> facts.Facts:
+        return real(device)._replace(disagreements=("lanes: 64 here, 32 there",))
+
+    monkeypatch.setattr(runtime, "facts_of", differing)
+    assert "  differs: lanes: 64 here, 32 there" in info.render(info.collect())
 
 
 def test_a_broken_probe_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,11 +91,13 @@ def test_a_broken_probe_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(info.runtime, "device_info", fail)
     monkeypatch.setattr(info.platform, "platform", fail)
     data = info.collect()
-    assert data["devices"]["sim:0"] == {"error": "OSError: no such thing"}
+    assert data["devices"]["sim:0"] == {"state": "unusable", "reason": "OSError: no such thing"}
     assert data["platform"] == {"error": "OSError: no such thing"}
     text = info.render(data)
     assert "OSError: no such thing" in text
     assert "NBX_DEVICE" in text
+    monkeypatch.setattr(info._core, "report_kinds", fail)
+    assert "OSError: no such thing" in info.render(info.collect())
 
 
 def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,4 +170,4 @@ def test_it_runs_as_a_module() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "ready" in done.stdout
+    assert "usable" in done.stdout
