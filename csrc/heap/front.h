@@ -101,15 +101,16 @@ class alignas(64) Front {
       BlockRecord& record = records_[id];
       const StreamId last = record.stream;
       const std::uint32_t generation = block.generation;
-      const std::uint64_t bytes = record.bytes;
+      const std::uint64_t granted = block.granted;
       if (record.generation == generation && record.state == BlockState::kLive &&
-          last == recent_stream_ && bytes - 1 < SlotSize::kLargest) [[likely]] {
-        const std::size_t size_class = class_of(bytes);
+          last == recent_stream_ && granted - 1 < SlotSize::kLargest) [[likely]] {
+        // By the handle, so that nothing waits for the record: the count goes on from pair to pair.
+        const std::size_t size_class = class_of(granted);
         Stack& stack = recent_->stacks[size_class];
         const std::uint32_t count = stack.count;
         const std::uint64_t requested = record.requested_low();
-        if (tables_.bytes[size_class] == bytes && count < stack.limit &&
-            (stream == last || stream == kNoStream) && lease.refund(requested, block.granted))
+        if (tables_.bytes[size_class] == record.bytes && count < stack.limit &&
+            (stream == last || stream == kNoStream) && lease.refund(requested, granted))
             [[likely]] {
           stack.push(id, count);
           if (ticket > record.ticket) record.ticket = ticket;
