@@ -53,6 +53,11 @@ struct alignas(64) BlockRecord {
     bin_next = static_cast<std::uint32_t>(value >> 32);
   }
 
+  void set_requested_low(std::uint32_t value) noexcept {
+    bin_previous = value;
+    bin_next = 0;
+  }
+
   /// A slot of a slab: no block is its neighbour.
   [[nodiscard]] bool is_slot() const noexcept { return (previous & kSlotBit) != 0; }
   [[nodiscard]] std::uint32_t slab() const noexcept { return previous & ~kSlotBit; }
