@@ -24,7 +24,7 @@ struct alignas(64) Lease {
   Gate gate;  // open for `account`
   // What is counted in the account already and not handed out is `least`, the least it has been so
   // far, and `slack` more; at most `limit` more. A Sum each.
-  Relaxed<std::uint64_t> slack{kNoObjects};
+  Relaxed<std::uint64_t> slack{Sum::of(0, 0, kNoObjects)};
   std::uint64_t limit = 0;
   std::uint64_t recorded = 0;  // the account's part of an event (RecordedEvent::owner)
   Relaxed<std::uint64_t> least;
@@ -98,29 +98,31 @@ struct alignas(64) Lease {
     limit = Sum::of(size, size, Sum::kObjects) - lower;
   }
 
-  /// Granted units (18 bits), requested bytes (24), objects (20, lowest) in one word, added and
+  /// Granted units (18 bits), objects (20), requested bytes (24, lowest) in one word, added and
   /// compared at once: above each of the sizes lies a bit that is set when it falls below zero.
   /// Objects that come and go within a lease have a unit each, so that they are fewer than 2^18.
   struct Sum {
-    static constexpr int kGrantedAt = 45, kRequestedAt = 20;
-    static constexpr std::uint64_t kBelowZero = std::uint64_t{1} << 63 | std::uint64_t{1} << 44;
-    static constexpr std::uint64_t kObjects = (std::uint64_t{1} << kRequestedAt) - 1;
+    static constexpr int kGrantedAt = 45, kObjectsAt = 25;
+    static constexpr std::uint64_t kBelowZero = std::uint64_t{1} << 63 | std::uint64_t{1} << 24;
+    static constexpr std::uint64_t kObjects = (std::uint64_t{1} << (kGrantedAt - kObjectsAt)) - 1;
+    static constexpr std::uint64_t kRequested = (std::uint64_t{1} << (kObjectsAt - 1)) - 1;
     static_assert(2 * kNoObjects == kObjects + 1);
     static_assert(2 * kLargest / kUnit <= std::uint64_t{1} << (63 - kGrantedAt));
-    static_assert(2 * kLargest <= std::uint64_t{1} << (44 - kRequestedAt));
+    static_assert(2 * kLargest <= kRequested + 1);
 
     [[nodiscard]] static std::uint64_t of(std::uint64_t granted, std::uint64_t requested,
                                           std::uint64_t objects) noexcept {
-      return granted << (kGrantedAt - 6) | requested << kRequestedAt | objects;
+      return (granted << (kGrantedAt - 6)) + (objects << kObjectsAt) + requested;
     }
     [[nodiscard]] static std::uint64_t granted(std::uint64_t sum) noexcept {
       return sum >> kGrantedAt << 6;
     }
     [[nodiscard]] static std::uint64_t requested(std::uint64_t sum) noexcept {
-      return sum << (63 - 44) >> (63 - 44 + kRequestedAt);
+      return sum & kRequested;
     }
     [[nodiscard]] static std::int64_t objects(std::uint64_t sum) noexcept {
-      return static_cast<std::int64_t>(sum & kObjects) - static_cast<std::int64_t>(kNoObjects);
+      return static_cast<std::int64_t>(sum >> kObjectsAt & kObjects) -
+             static_cast<std::int64_t>(kNoObjects);
     }
     /// The lesser of each size, without objects.
     [[nodiscard]] static std::uint64_t least(std::uint64_t sum, std::uint64_t other) noexcept {

@@ -155,7 +155,11 @@ class Recorder {
   /// can end with it.
   NBX_INLINE static bool note_packed(std::uint64_t place, std::uint64_t extent,
                                      std::uint64_t owner) noexcept {
-    if (!enabled_.load(std::memory_order_relaxed)) return true;
+    return !enabled() || write_packed(place, extent, owner);
+  }
+  /// The same for who has asked whether the recorder is on.
+  NBX_INLINE static bool write_packed(std::uint64_t place, std::uint64_t extent,
+                                      std::uint64_t owner) noexcept {
     Ring* const ring = ring_;
     if (ring == nullptr) [[unlikely]]
       return note_first(place, extent, owner);

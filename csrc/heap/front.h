@@ -63,29 +63,31 @@ class alignas(64) Front {
   [[nodiscard]] bool give(const Block& block, Account& account, StreamId stream,
                           Ticket ticket) noexcept;
   // The same, without a call on the way, for what comes most often: small blocks at the alignment
-  // of tensors, for the stream that was used last. False says nothing of the other two.
+  // of tensors, for the stream that was used last. False says nothing of the other two. They read
+  // some values twice rather than keep them, so that no register has to be saved for the caller.
   [[nodiscard]] NBX_INLINE bool take_quickly(StreamId stream, std::uint64_t bytes, Account& account,
                                              Block* block) noexcept {
     Lease& lease = lease_;
     if (!lease.gate.enter(&account)) [[unlikely]]
       return false;
     if (stream == recent_stream_) [[likely]] {
+      Stack& stack = *whole(&recent_->stacks[class_of(bytes)]);
       const std::uint64_t granted = granted_of(bytes);
-      Stack& stack = recent_->stacks[class_of(bytes)];
-      const std::uint32_t count = stack.count;
-      if (count != 0 && lease.charge_quickly(bytes, granted)) [[likely]] {
-        const std::uint32_t id = stack.pop(count);
-        block->granted = granted;
+      block->granted = granted;
+      if (stack.count != 0 && lease.charge_quickly(bytes, granted)) [[likely]] {
+        const std::uint32_t id = stack.pop(stack.count);
         block->id = id;
         BlockRecord& record = records_[id];
-        mark(record, bytes, account, 0);
-        const DeviceAddress address = record.address;
-        block->address = address;
+        mark_small(record, bytes, account);
+        block->address = record.address;
+        block->generation = record.generation;
+        if (!Recorder::enabled()) {
+          lease.gate.leave();
+          return true;
+        }
         const std::uint64_t owner = lease.recorded;
-        const std::uint32_t generation = record.generation;
         lease.gate.leave();
-        block->generation = generation;
-        return note(RecordedAction::kAllocate, address, bytes, owner, generation);
+        return write(RecordedAction::kAllocate, block->address, bytes, owner, block->generation);
       }
     }
     lease.gate.leave();
@@ -99,24 +101,28 @@ class alignas(64) Front {
     const std::uint32_t id = block.id;
     if (records_.holds(id)) [[likely]] {
       BlockRecord& record = records_[id];
-      const StreamId last = record.stream;
-      const std::uint32_t generation = block.generation;
-      const std::uint64_t bytes = record.bytes;
-      if (record.generation == generation && record.state == BlockState::kLive &&
-          last == recent_stream_ && bytes - 1 < SlotSize::kLargest) [[likely]] {
-        const std::size_t size_class = class_of(bytes);
-        Stack& stack = recent_->stacks[size_class];
-        const std::uint32_t count = stack.count;
-        const std::uint64_t requested = record.requested_low();
-        if (tables_.bytes[size_class] == bytes && count < stack.limit &&
-            (stream == last || stream == kNoStream) && lease.refund(requested, block.granted))
-            [[likely]] {
-          stack.push(id, count);
-          if (ticket > record.ticket) record.ticket = ticket;
-          hide(record, generation);
-          const std::uint64_t owner = lease.recorded;
-          lease.gate.leave();
-          return note(RecordedAction::kFree, block.address, requested, owner, generation);
+      const StreamId last = recent_stream_;
+      const std::uint64_t granted = block.granted;
+      if (record.generation == block.generation && record.state == BlockState::kLive &&
+          record.stream == last && granted - 1 < SlotSize::kLargest &&
+          (stream == last || (stream == kNoStream && ticket == 0))) [[likely]] {
+        // By the handle, so that nothing waits for the record: the count goes on from pair to pair.
+        const std::size_t size_class = class_of(granted);
+        if (tables_.bytes[size_class] == record.bytes) [[likely]] {
+          Stack& stack = *whole(&recent_->stacks[size_class]);
+          if (ticket > record.ticket) record.ticket = ticket;  // whoever frees it, that is so
+          const std::uint64_t requested = record.requested_low();
+          if (stack.count < stack.limit && lease.refund(requested, granted)) [[likely]] {
+            stack.push(block.id, stack.count);
+            hide(record, block.generation);
+            if (!Recorder::enabled()) {
+              lease.gate.leave();
+              return true;
+            }
+            const std::uint64_t owner = lease.recorded;
+            lease.gate.leave();
+            return write(RecordedAction::kFree, block.address, requested, owner, block.generation);
+          }
         }
       }
     }
@@ -224,7 +230,7 @@ class alignas(64) Front {
     record.state = BlockState::kCached;
   }
   [[nodiscard]] std::uint64_t granted_of(std::uint64_t bytes) const noexcept {
-    return (bytes + mask_) & ~mask_;
+    return ((bytes - 1) | mask_) + 1;
   }
   static void mark(BlockRecord& record, std::uint64_t bytes, const Account& account,
                    std::uint32_t origin) noexcept {
@@ -232,6 +238,14 @@ class alignas(64) Front {
     record.account = account.id();
     record.origin = origin;
     record.set_requested(bytes);
+  }
+  /// The same for blocks below 4 GiB, of no known origin.
+  static void mark_small(BlockRecord& record, std::uint64_t bytes,
+                         const Account& account) noexcept {
+    record.state = BlockState::kLive;
+    record.account = account.id();
+    record.origin = 0;
+    record.set_requested_low(static_cast<std::uint32_t>(bytes));
   }
   /// The set where a freed block can be kept, for the stream of its last use; null if it must go
   /// another way. `record.stream` and `.ticket` include the use then.
@@ -282,11 +296,17 @@ class alignas(64) Front {
   [[nodiscard]] std::uint64_t keep(std::uint32_t id, std::uint32_t generation, StreamId stream,
                                    Ticket ticket) noexcept;
   /// An event of the recent stream; true.
-  NBX_INLINE bool note(RecordedAction action, DeviceAddress address, std::uint64_t bytes,
-                       std::uint64_t owner, std::uint32_t generation) const noexcept {
-    return Recorder::note_packed(recorded_ + address + static_cast<std::uint64_t>(action),
-                                 bytes << RecordedEvent::kBytesAt | recent_extent_,
-                                 std::uint64_t{generation} << RecordedEvent::kGenerationAt | owner);
+  bool note(RecordedAction action, DeviceAddress address, std::uint64_t bytes, std::uint64_t owner,
+            std::uint32_t generation) const noexcept {
+    return !Recorder::enabled() || write(action, address, bytes, owner, generation);
+  }
+  /// The same while the recorder is on.
+  NBX_INLINE bool write(RecordedAction action, DeviceAddress address, std::uint64_t bytes,
+                        std::uint64_t owner, std::uint32_t generation) const noexcept {
+    return Recorder::write_packed(
+        recorded_ + address + static_cast<std::uint64_t>(action),
+        bytes << RecordedEvent::kBytesAt | recent_extent_,
+        std::uint64_t{generation} << RecordedEvent::kGenerationAt | owner);
   }
 
   Lease& lease_;

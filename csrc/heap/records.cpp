@@ -1,7 +1,10 @@
 #include "heap/records.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
+
 #include <algorithm>
-#include <cstdlib>
+#include <cstddef>
 #include <memory>
 #include <new>
 #include <type_traits>
@@ -12,38 +15,44 @@
 namespace nbx {
 namespace {
 
-// The first chunks are allocated one by one; from there on those of a large page together: the
-// blocks of a large heap are read in no order.
-constexpr std::uint32_t kGroup = kLargePage / sizeof(BlockRecord) / RecordTable::kChunk;
+// As many records as there may ever be.
+constexpr std::size_t kMostBytes = (std::size_t{1} << 28) * sizeof(BlockRecord);
 
-BlockRecord** make_directory(std::size_t places) {
-  auto* directory = static_cast<BlockRecord**>(std::calloc(places, sizeof(BlockRecord*)));
-  if (directory == nullptr) throw std::bad_alloc();
-  return directory;
+std::byte* bytes_of(BlockRecord* records) noexcept { return reinterpret_cast<std::byte*>(records); }
+
+/// Bytes of addresses for one table: few of those that a process with a limit may have.
+std::size_t bytes_to_reserve() noexcept {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMostBytes;
+  const auto share = static_cast<std::size_t>(limit.rlim_cur) / 64 / kLargePage * kLargePage;
+  return std::clamp(share, kLargePage, kMostBytes);
 }
 
-bool is_allocated_alone(std::uint32_t chunk) noexcept { return chunk < kGroup; }
-
-/// Memory alone: whoever fills it makes the records.
-BlockRecord* make_chunks(std::size_t count) {
-  const std::size_t bytes = count * RecordTable::kChunk * sizeof(BlockRecord);
-  void* memory = std::aligned_alloc(bytes, bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  prefer_large_pages(memory, bytes);
-  return static_cast<BlockRecord*>(memory);
+/// Addresses without memory, from a large page's start on.
+BlockRecord* reserve(std::size_t bytes) {
+  constexpr int kNothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* made = mmap(nullptr, bytes + kLargePage, PROT_NONE, kNothing, -1, 0);
+  if (made == MAP_FAILED) throw std::bad_alloc();
+  auto* const first = static_cast<std::byte*>(made);
+  const std::size_t skip =
+      (kLargePage - reinterpret_cast<std::uintptr_t>(made) % kLargePage) % kLargePage;
+  if (skip != 0) munmap(first, skip);
+  munmap(first + skip + bytes, kLargePage - skip);
+  return reinterpret_cast<BlockRecord*>(first + skip);
 }
 
 }  // namespace
 
-RecordTable::RecordTable() : chunks_(make_directory(kChunks)), places_(kChunks) { grow(); }
+RecordTable::RecordTable(std::size_t bytes) : bytes_(bytes), records_(reserve(bytes)) {}
 
-RecordTable::RecordTable(const RecordTable& other)
-    : chunks_(make_directory(other.size() / kChunk)), places_(other.size() / kChunk) {
-  for (std::uint32_t chunk = 0; chunk < other.size() / kChunk; ++chunk) {
-    allocate(chunk);
-    std::uninitialized_copy_n(other.chunks_[chunk], kChunk, chunks_[chunk]);
+RecordTable::RecordTable() : RecordTable(bytes_to_reserve()) { grow(); }
+
+RecordTable::RecordTable(const RecordTable& other) : RecordTable(other.bytes_) {
+  while (size() < other.size()) {
+    extend();
+    std::uninitialized_copy_n(other.records_ + size(), kChunk, records_ + size());
+    size_.store(size() + kChunk, std::memory_order_relaxed);
   }
-  size_.store(other.size(), std::memory_order_relaxed);
   fresh_ = other.fresh_;
   unused_ = other.unused_;
   unused_count_ = other.unused_count_;
@@ -51,39 +60,24 @@ RecordTable::RecordTable(const RecordTable& other)
 
 RecordTable::~RecordTable() {
   static_assert(std::is_trivially_destructible_v<BlockRecord>);
-  for (std::uint32_t chunk = 0; chunk < size() / kChunk; ++chunk) {
-    if (is_allocated_alone(chunk) || chunk % kGroup == 0) std::free(chunks_[chunk]);
-  }
-  std::free(chunks_);
+  munmap(records_, bytes_);
 }
 
-/// Room for the chunk, which is the next one.
-void RecordTable::allocate(std::uint32_t chunk) {
-  if (is_allocated_alone(chunk)) {
-    chunks_[chunk] = make_chunks(1);
-  } else if (chunk % kGroup == 0) {
-    chunks_[chunk] = make_chunks(kGroup);
-  } else {
-    chunks_[chunk] = chunks_[chunk - 1] + kChunk;
+/// A large page at a time; only the first one comes in small pages, as most tables stay small.
+void RecordTable::extend() {
+  const std::size_t used = size() * sizeof(BlockRecord);
+  if (used % kLargePage != 0) return;
+  std::byte* const end = bytes_of(records_) + used;
+  if (used == bytes_ || mprotect(end, kLargePage, PROT_READ | PROT_WRITE) != 0) {
+    throw std::bad_alloc();
   }
-}
-
-/// Of a copy, which nobody reads meanwhile.
-void RecordTable::enlarge_directory() {
-  const std::uint32_t places = std::min(2 * places_, kChunks);
-  BlockRecord** larger = make_directory(places);
-  std::copy_n(chunks_, places_, larger);
-  std::free(chunks_);
-  chunks_ = larger;
-  places_ = places;
+  if (used != 0) prefer_large_pages(end, kLargePage);
 }
 
 void RecordTable::grow() {
+  extend();
   const std::uint32_t first = size();
-  if (first / kChunk == kChunks) throw std::bad_alloc();
-  if (first / kChunk == places_) enlarge_directory();
-  allocate(first / kChunk);
-  std::uninitialized_value_construct_n(chunks_[first / kChunk], kChunk);
+  std::uninitialized_value_construct_n(records_ + first, kChunk);
   size_.store(first + kChunk, std::memory_order_release);
 }
 

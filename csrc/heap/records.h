@@ -53,6 +53,11 @@ struct alignas(64) BlockRecord {
     bin_next = static_cast<std::uint32_t>(value >> 32);
   }
 
+  void set_requested_low(std::uint32_t value) noexcept {
+    bin_previous = value;
+    bin_next = 0;
+  }
+
   /// A slot of a slab: no block is its neighbour.
   [[nodiscard]] bool is_slot() const noexcept { return (previous & kSlotBit) != 0; }
   [[nodiscard]] std::uint32_t slab() const noexcept { return previous & ~kSlotBit; }
@@ -65,12 +70,11 @@ struct alignas(64) BlockRecord {
 };
 static_assert(sizeof(BlockRecord) == 64);
 
-/// Records in chunks, so that their addresses stay and a live block's record is read without the
-/// heap's lock, which guards everything else.
+/// Records at addresses that are reserved from the start, so that they stay and a live block's
+/// record is read without the heap's lock, which guards everything else.
 class RecordTable {
  public:
-  static constexpr std::uint32_t kChunkBits = 10;
-  static constexpr std::uint32_t kChunk = 1u << kChunkBits;
+  static constexpr std::uint32_t kChunk = 1u << 10;  // records that come at once
 
   RecordTable();
   /// Copies hold the same records: the books of a heap, to try something on.
@@ -78,16 +82,14 @@ class RecordTable {
   RecordTable& operator=(const RecordTable&) = delete;
   ~RecordTable();
 
-  [[nodiscard]] BlockRecord& operator[](std::uint32_t id) noexcept {
-    return chunks_[id >> kChunkBits][id & (kChunk - 1)];
-  }
+  [[nodiscard]] BlockRecord& operator[](std::uint32_t id) noexcept { return records_[id]; }
   [[nodiscard]] const BlockRecord& operator[](std::uint32_t id) const noexcept {
-    return chunks_[id >> kChunkBits][id & (kChunk - 1)];
+    return records_[id];
   }
   /// Brings a record that will be read soon.
   void fetch(std::uint32_t id) const noexcept { __builtin_prefetch(&(*this)[id], 1); }
-  /// True if there is such a record; that of kNoBlock is always kUnused. Needs no lock, as a
-  /// record's chunk stays.
+  /// True if there is such a record; that of kNoBlock is always kUnused. Needs no lock, as records
+  /// stay.
   [[nodiscard]] bool holds(std::uint32_t id) const noexcept {
     return id < size_.load(std::memory_order_acquire);
   }
@@ -130,16 +132,12 @@ class RecordTable {
   }
 
  private:
-  static constexpr std::uint32_t kChunks = 1u << 18;
-
+  explicit RecordTable(std::size_t bytes);
   void grow();
-  void allocate(std::uint32_t chunk);
-  void enlarge_directory();
+  void extend();  // memory for the next kChunk records
 
-  // All places from the start, so that it stays; their memory comes when it is written. A copy has
-  // as many as it needs.
-  BlockRecord** chunks_;
-  std::uint32_t places_;
+  const std::size_t bytes_;  // that are reserved
+  BlockRecord* const records_;
   std::atomic<std::uint32_t> size_{0};
   std::uint32_t fresh_ = kNoBlock + 1;  // from here on records were never acquired
   std::uint32_t unused_ = kNoBlock;

@@ -110,7 +110,7 @@ TEST(Bins, BlocksOfEverySizeAreFound) {
 TEST(Records, StayWhereTheyAreWhileTheTableGrowsAndAreCopiedAsTheyStand) {
   RecordTable table;
   std::vector<BlockRecord*> places;
-  // Past the chunks that are allocated one by one, and those of a large page.
+  // Past the first large page, which comes in small ones, and the second.
   for (std::uint64_t i = 0; i < 70 * std::uint64_t{RecordTable::kChunk}; ++i) {
     table.ensure(1);
     BlockRecord& record = table[table.acquire()];
