@@ -242,3 +242,28 @@ def test_layout_places_named_tensors() -> None:
         plan.add("other", 1, alignment=3)
     with pytest.raises(ValueError, match="at least"):
         plan.tensors(block[:10])
+
+
+def made(kind: str, device: str) -> Any:
+    if kind != "PlannedSlab":
+        return getattr(memory, kind)(4096, device, name="decoder")
+    plan = memory.plan([(0, 3, 256)], alignment=256)
+    return memory.PlannedSlab([("a", 0, 256)], plan, device, name="decoder")
+
+
+@pytest.mark.parametrize("kind", ["Arena", "StepSlab", "ReplaySlab", "PlannedSlab"])
+def test_nothing_is_carved_once_the_epoch_has_ended(kind: str) -> None:
+    device = "sim:1"
+    carver = made(kind, device)
+    tensor = carver.empty((4,))
+    memory.new_epoch(device)
+    calls = {"empty": ((4,),), "alloc": (16,), "reset": (), "verify": ()}
+    for name, arguments in calls.items():
+        if hasattr(carver, name):
+            with pytest.raises(ValueError, match=r"decoder.*an epoch of sim:1 that ended .*; make"):
+                getattr(carver, name)(*arguments)
+    del tensor
+    carver.free()
+    del carver
+    memory.trim(device)
+    assert memory.stats(device).mapped == 0
