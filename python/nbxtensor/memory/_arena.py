@@ -125,8 +125,8 @@ class Arena(_Carved):
     name : str
         What it is called in errors.
     guarded : bool, optional
-        Put 256 bytes of a pattern behind every carving; `verify`, `reset` and `free` raise
-        ValueError if one was overwritten, and wait for the device to see it. As
+        Put a pattern behind every carving, into its padding and 256 bytes more; `verify`, `reset`
+        and `free` raise ValueError if one was overwritten, and wait for the device to see it. As
         ``NBX_MEMORY_CHECK`` says if not given.
 
     Examples

@@ -135,10 +135,12 @@ def test_guards_find_writes_past_the_end() -> None:
     arena = memory.Arena(8192, "cpu", name="vae", guarded=True)
     arena.empty((64,), "float32")
     bad = arena.empty((10,), "uint8")
-    ctypes.memset(bad.data_ptr() + 256, 0, 1)
-    with pytest.raises(ValueError, match="carving 2 of 10 bytes at offset 512 was written past"):
+    for past in (10, 13, 255, 256):  # the first byte behind it, and behind its padding
+        ctypes.memset(bad.data_ptr() + past, 0, 1)
+        place = rf"at offset 512 was written past its end, from byte {past - 10} behind"
+        with pytest.raises(ValueError, match=f"carving 2 of 10 bytes {place}"):
+            arena.verify()
         arena.verify()
-    arena.verify()
     ctypes.memset(bad.data_ptr() + 511, 0, 1)
     with pytest.raises(ValueError, match="was written past its end"):
         arena.free()
