@@ -9,9 +9,11 @@
 namespace nbx {
 namespace {
 
-constexpr std::uint32_t kGuardWord = 0xFDB97531U;
+constexpr std::uint8_t kGuardByte = 0xFD;
 constexpr std::uint64_t kGuardBytes = kCarveAlignment;
-using Guard = std::array<std::uint32_t, kGuardBytes / sizeof(std::uint32_t)>;
+
+/// From the first byte behind a carving on: its padding, and 256 bytes more.
+std::uint64_t guard_bytes(std::uint64_t bytes) { return carve_bytes(bytes) - bytes + kGuardBytes; }
 
 }  // namespace
 
@@ -38,7 +40,7 @@ Carving Arena::allocate(std::uint64_t bytes, Stream& stream) {
   if (guarded_ && bytes != 0) {
     const std::lock_guard<std::mutex> guard(lock_);
     stream_ = stream.handle();
-    write_guard(carving.address + carve_bytes(bytes));
+    write_guard(carving.address, bytes);
   }
   return carving;
 }
@@ -96,9 +98,9 @@ Resolved Arena::resolve(DeviceAddress address) const {
                                      std::to_string(base() + used_) + ")");
 }
 
-void Arena::write_guard(DeviceAddress address) {
-  device().check(device().primitives().fill(device().ordinal(), address, kGuardWord,
-                                            sizeof kGuardWord, Guard{}.size(), stream_),
+void Arena::write_guard(DeviceAddress address, std::uint64_t bytes) {
+  device().check(device().primitives().fill(device().ordinal(), address + bytes, kGuardByte, 1,
+                                            guard_bytes(bytes), stream_),
                  "fill");
 }
 
@@ -113,25 +115,27 @@ void Arena::check_guards() {
   const BlockingScope scope;
   device().check(device().primitives().synchronize(device().ordinal()), "synchronize");
   for (const Carving& carving : carvings) {
-    Guard read{};
-    const DeviceAddress at = carving.address + carve_bytes(carving.bytes);
+    std::array<std::uint8_t, 2 * kGuardBytes> read{};
+    const std::uint64_t count = guard_bytes(carving.bytes);
     device().check(device().primitives().copy(
                        device().ordinal(),
                        static_cast<DeviceAddress>(reinterpret_cast<std::uintptr_t>(read.data())),
-                       at, kGuardBytes, CopyKind::kDeviceToHost, stream_),
+                       carving.address + carving.bytes, count, CopyKind::kDeviceToHost, stream_),
                    "copy");
     device().check(device().primitives().synchronize(device().ordinal()), "synchronize");
-    const auto wrong = std::find_if(read.begin(), read.end(),
-                                    [](std::uint32_t word) { return word != kGuardWord; });
-    if (wrong == read.end()) continue;
+    const std::uint8_t* const begin = read.data();
+    const std::uint8_t* const end = begin + count;
+    const auto* const wrong =
+        std::find_if(begin, end, [](std::uint8_t byte) { return byte != kGuardByte; });
+    if (wrong == end) continue;
     // It is written anew, so that the next look tells new damage from old.
-    write_guard(at);
-    throw Error(ErrorKind::kValue,
-                title() + ": carving " + std::to_string(carving.number) + " of " +
-                    std::to_string(carving.bytes) + " bytes at offset " +
-                    std::to_string(carving.address - base()) +
-                    " was written past its end, from byte " +
-                    std::to_string((wrong - read.begin()) * 4) + " behind its padding on");
+    write_guard(carving.address, carving.bytes);
+    throw Error(ErrorKind::kValue, title() + ": carving " + std::to_string(carving.number) +
+                                       " of " + std::to_string(carving.bytes) +
+                                       " bytes at offset " +
+                                       std::to_string(carving.address - base()) +
+                                       " was written past its end, from byte " +
+                                       std::to_string(wrong - begin) + " behind its end on");
   }
 }
 

@@ -19,8 +19,8 @@ struct Resolved {
 
 class Arena : public Carver {
  public:
-  /// `guarded`: 256 bytes behind every carving hold a pattern, which `verify`, `reset` and `close`
-  /// look at.
+  /// `guarded`: at least 256 bytes behind every carving hold a pattern, which `verify`, `reset` and
+  /// `close` look at.
   Arena(std::string name, Heap& heap, Account& account, Stream& stream, std::uint64_t capacity,
         bool guarded = false);
 
@@ -44,7 +44,7 @@ class Arena : public Carver {
 
  private:
   void check_guards();
-  void write_guard(DeviceAddress address);
+  void write_guard(DeviceAddress address, std::uint64_t bytes);
 
   const bool guarded_;
   StreamHandle stream_ = 0;        // of the newest guard

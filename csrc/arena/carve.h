@@ -44,6 +44,7 @@ class Carver {
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] Device& device() const noexcept { return device_; }
+  [[nodiscard]] const Heap& heap() const noexcept { return heap_; }
   [[nodiscard]] std::uint64_t capacity() const noexcept { return capacity_; }
   [[nodiscard]] DeviceAddress base() const noexcept { return base_; }
   [[nodiscard]] std::uint64_t used() const;  // bytes carved and not recycled, padded

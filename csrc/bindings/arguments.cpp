@@ -59,6 +59,20 @@ std::int64_t exact_integer(PyObject* integer, const char* name) {
 
 }  // namespace
 
+std::string to_text(PyObject* object, const char* name) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(object, &size);
+  if (text == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) == 0) throw PythonError{};
+    PyErr_Clear();
+  } else if (std::memchr(text, 0, static_cast<std::size_t>(size)) == nullptr) {
+    return {text, static_cast<std::size_t>(size)};
+  }
+  PyErr_Format(PyExc_ValueError, "%s: got %A; give a text without NUL and without half characters",
+               name, object);
+  throw PythonError{};
+}
+
 std::int64_t to_integer(PyObject* object, const char* name) {
   if (PyLong_CheckExact(object)) return exact_integer(object, name);
   if (PyIndex_Check(object) == 0 || PyFloat_Check(object)) {
@@ -143,9 +157,7 @@ Device& to_device(PyObject* object) {
   }
   if (is_tensor(object)) return meta_of(object).device();
   const Owned text(PyObject_Str(object));
-  const char* name = PyUnicode_AsUTF8(text.get());
-  if (name == nullptr) throw PythonError{};
-  const DeviceName parsed = parse_device(name);
+  const DeviceName parsed = parse_device(to_text(text.get(), "device"));
   Device& device = open_device(parsed.kind, parsed.ordinal);
   remember(object, device);
   return device;

@@ -76,6 +76,8 @@ void bind_arguments(const char* function, std::initializer_list<const char*> nam
                     std::size_t required, std::size_t positional, FastArguments arguments,
                     Py_ssize_t count, PyObject* keyword_names, PyObject** bound);
 
+/// A text without NUL that UTF-8 can hold.
+[[nodiscard]] std::string to_text(PyObject* object, const char* name);
 [[nodiscard]] std::int64_t to_integer(PyObject* object, const char* name);
 [[nodiscard]] bool to_boolean(PyObject* object, bool fallback);
 /// Integers given one by one, or as one list or tuple.

@@ -53,6 +53,15 @@ void finish(void* owner) noexcept {
   if (held->key != nullptr) held->carver->tensor_returned(held->key, held->carving);
 }
 
+/// Memory is carved while its epoch lasts. Returns the device's memory.
+DeviceMemory& require_epoch(const Carver& carver) {
+  DeviceMemory& memory = memory_of(carver.device());
+  if (&memory.heap == &carver.heap()) return memory;
+  throw Error(ErrorKind::kValue, carver.name() + ": its memory is of an epoch of " +
+                                     carver.device().name() +
+                                     " that ended when a new one began; make another");
+}
+
 /// Carves a tensor; none if the carver has no room for it.
 std::optional<TensorMeta> carve_tensor(const std::shared_ptr<Carver>& carver,
                                        const py::object& shape, const py::object& dtype,
@@ -71,7 +80,7 @@ std::optional<TensorMeta> carve_tensor(const std::shared_ptr<Carver>& carver,
   }
   const std::uint64_t bytes = bytes_of(meta.dtype, meta.layout.element_count());
   meta.layout.set_contiguous_strides();
-  DeviceMemory& memory = memory_of(carver->device());
+  DeviceMemory& memory = require_epoch(*carver);
   auto owner = std::make_unique<Owner>();
   owner->carver = carver;
   if (Arena* arena = dynamic_cast<Arena*>(carver.get()); arena != nullptr) {
@@ -98,6 +107,7 @@ py::object empty_in(const std::shared_ptr<Carver>& carver, const py::object& sha
 }
 
 py::object carve_in(Carver& carver, std::uint64_t bytes, std::uint64_t origin) {
+  static_cast<void>(require_epoch(carver));
   Carving carving;
   if (!carver.carve(bytes, current_stream(carver.device()), &carving, origin)) return py::none();
   return py::int_(carving.address);
@@ -160,6 +170,7 @@ void bind_arenas(py::module_& module) {
       .def(
           "alloc",
           [](Arena& arena, std::uint64_t bytes) {
+            static_cast<void>(require_epoch(arena));
             return arena.allocate(bytes, current_stream(arena.device())).address;
           },
           py::arg("nbytes"), "Address of new memory.")
@@ -170,8 +181,20 @@ void bind_arenas(py::module_& module) {
             return py::make_tuple(found.start, found.bytes, found.offset, found.generation);
           },
           py::arg("address"), "(start, nbytes, offset, generation) of the carving that holds it.")
-      .def("verify", &Arena::verify, "Look at the guards.")
-      .def("reset", &Arena::reset, "Recycle everything.");
+      .def(
+          "verify",
+          [](Arena& arena) {
+            static_cast<void>(require_epoch(arena));
+            arena.verify();
+          },
+          "Look at the guards.")
+      .def(
+          "reset",
+          [](Arena& arena) {
+            static_cast<void>(require_epoch(arena));
+            arena.reset();
+          },
+          "Recycle everything.");
 }
 
 void bind_slabs(py::module_& module) {
@@ -196,7 +219,13 @@ void bind_slabs(py::module_& module) {
       .def_property_readonly("carve_sizes", &StepSlab::carve_sizes)
       .def_property_readonly("former_sizes", &StepSlab::former_sizes)
       .def_property_readonly("first_difference", &StepSlab::first_difference)
-      .def("reset", &StepSlab::reset, "Start the next step; whether this one equalled the former.");
+      .def(
+          "reset",
+          [](StepSlab& slab) {
+            static_cast<void>(require_epoch(slab));
+            return slab.reset();
+          },
+          "Start the next step; whether this one equalled the former.");
   using Keys = std::vector<std::tuple<std::uint64_t, std::uint32_t, std::uint64_t>>;
   py::class_<PlannedSlab, Carver, std::shared_ptr<PlannedSlab>>(module, "PlannedSlab",
                                                                 "A plan at run time.")

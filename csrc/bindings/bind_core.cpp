@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "bindings/arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/python_error.h"
 #include "core/bytes.h"
@@ -20,7 +21,7 @@ namespace py = pybind11;
 
 std::uint64_t bytes_from_python(const py::object& size, const py::object& total) {
   if (py::isinstance<py::str>(size)) {
-    const auto text = size.cast<std::string>();
+    const std::string text = python::text_of(size, "size");
     if (total.is_none() && text.find('%') != std::string::npos) {
       throw Error(ErrorKind::kValue, "size: a percentage needs a total, got '" + text +
                                          "'; write a number of bytes or one with a unit");
@@ -29,19 +30,19 @@ std::uint64_t bytes_from_python(const py::object& size, const py::object& total)
   }
   if (py::isinstance<py::bool_>(size) || PyIndex_Check(size.ptr()) == 0) {
     throw Error(ErrorKind::kType,
-                std::string("size: expected an integer or text such as \"2 GiB\", got ") +
-                    Py_TYPE(size.ptr())->tp_name);
+                std::string("size: got ") + Py_TYPE(size.ptr())->tp_name +
+                    "; give an integer, or a text such as \"2 GiB\"");
   }
   const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(size.ptr()));
   if (!number) throw py::error_already_set();
   const long long value = PyLong_AsLongLong(number.ptr());
   if (value == -1 && PyErr_Occurred() != nullptr) {
     PyErr_Clear();
-    throw Error(ErrorKind::kOverflow,
-                "size: " + py::str(number).cast<std::string>() + " is not within 0 .. 2^63 - 1");
+    throw Error(ErrorKind::kOverflow, "size: " + py::str(number).cast<std::string>() +
+                                          " is not within 0 .. 2^63 - 1; give bytes within that");
   }
   if (value < 0) {
-    throw Error(ErrorKind::kValue, "size: expected at least 0 bytes, got " + std::to_string(value));
+    throw Error(ErrorKind::kValue, "size: got " + std::to_string(value) + "; give 0 or more bytes");
   }
   return static_cast<std::uint64_t>(value);
 }

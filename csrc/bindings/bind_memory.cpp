@@ -10,6 +10,7 @@
 #include "bindings/bindings.h"
 #include "bindings/python_lock.h"
 #include "core/bytes.h"
+#include "core/log.h"
 #include "heap/blocking.h"
 #include "storage/storage.h"
 
@@ -27,13 +28,7 @@ void enter_python(void* state) noexcept {
   if (state != nullptr) python::retake_lock(static_cast<PyThreadState*>(state));
 }
 
-DeviceMemory& memory_named(const py::object& device) {
-  try {
-    return memory_of(python::to_device(device.ptr()));
-  } catch (const python::PythonError&) {
-    throw py::error_already_set();
-  }
-}
+using python::memory_named;
 
 /// The account of a tag, or the root, which holds the whole device.
 AccountHold account_of(DeviceMemory& memory, const std::optional<std::string>& tag) {
@@ -57,18 +52,21 @@ MemoryInfo driver_memory(const Device& device) {
 std::uint64_t limit_of(const py::object& value, const Device& device) {
   if (value.is_none()) return kUnlimited;
   if (py::isinstance<py::str>(value)) {
-    return parse_bytes(value.cast<std::string>(), driver_memory(device).total_bytes);
+    return parse_bytes(python::text_of(value, "budget"), driver_memory(device).total_bytes);
   }
-  if (!py::isinstance<py::int_>(value) || py::isinstance<py::bool_>(value)) {
+  if (py::isinstance<py::bool_>(value) || PyIndex_Check(value.ptr()) == 0 ||
+      py::hasattr(value, "__len__")) {
     throw Error(ErrorKind::kType, "budget: got " + py::repr(value).cast<std::string>() +
                                       "; give bytes as an int, a text such as '2 GiB' or '80%', or "
                                       "None for no limit");
   }
-  if (value < py::int_(0) || value > py::int_(INT64_MAX)) {
+  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!number) throw py::error_already_set();
+  if (number < py::int_(0) || number > py::int_(INT64_MAX)) {
     throw Error(ErrorKind::kValue, "budget: got " + py::repr(value).cast<std::string>() +
                                        "; give 0 up to 2**63 - 1 bytes");
   }
-  return value.cast<std::uint64_t>();
+  return number.cast<std::uint64_t>();
 }
 
 py::dict statistics_of(const py::object& device) {
@@ -173,26 +171,42 @@ OptionalBytes set_limit_at(const py::object& device, const std::optional<std::st
 
 using Tag = std::optional<std::string>;
 
+/// The most that an account holds from its making on, until `end`. It keeps the account, also when
+/// another epoch of the device begins.
+class PyPeak {
+ public:
+  PyPeak(const py::object& device, const Tag& tag)
+      : account_(account_of(memory_named(device), tag)), scope_(account_->begin_peak()) {}
+  PyPeak(const PyPeak&) = delete;
+  PyPeak& operator=(const PyPeak&) = delete;
+  ~PyPeak() {
+    try {
+      end();
+    } catch (const std::exception& error) {
+      log(LogLevel::kError, std::string("peak: ") + error.what());
+    }
+  }
+
+  [[nodiscard]] py::tuple figures() const {
+    return shown(scope_ ? account_->peak(*scope_) : last_);
+  }
+  void end() {
+    if (!scope_) return;
+    last_ = account_->end_peak(*scope_);
+    scope_.reset();
+  }
+
+ private:
+  AccountHold account_;
+  std::optional<std::uint64_t> scope_;
+  PeakFigures last_;
+};
+
 void bind_peaks(py::module_& module) {
-  module.def(
-      "memory_begin_peak",
-      [](const py::object& device, const Tag& tag) {
-        return account_of(memory_named(device), tag)->begin_peak();
-      },
-      py::arg("device"), py::arg("tag"), "Note the most that a tag, or a device, holds.");
-  module.def(
-      "memory_peak",
-      [](const py::object& device, const Tag& tag, std::uint64_t scope) {
-        return shown(account_of(memory_named(device), tag)->peak(scope));
-      },
-      py::arg("device"), py::arg("tag"), py::arg("scope"),
-      "(bytes, error) since memory_begin_peak.");
-  module.def(
-      "memory_end_peak",
-      [](const py::object& device, const Tag& tag, std::uint64_t scope) {
-        return shown(account_of(memory_named(device), tag)->end_peak(scope));
-      },
-      py::arg("device"), py::arg("tag"), py::arg("scope"), "The same, for the last time.");
+  py::class_<PyPeak>(module, "Peak", "The most that a tag, or a device, holds from now on.")
+      .def(py::init<const py::object&, const Tag&>(), py::arg("device"), py::arg("tag"))
+      .def_property_readonly("figures", &PyPeak::figures, "(bytes, error).")
+      .def("end", &PyPeak::end, "Keep the figures as they are now.");
 }
 
 void bind_settings(py::module_& module) {
@@ -217,6 +231,26 @@ void bind_settings(py::module_& module) {
 }
 
 }  // namespace
+
+namespace python {
+
+std::string text_of(const py::object& object, const char* name) {
+  try {
+    return to_text(object.ptr(), name);
+  } catch (const PythonError&) {
+    throw py::error_already_set();
+  }
+}
+
+DeviceMemory& memory_named(const py::object& device) {
+  try {
+    return memory_of(to_device(device.ptr()));
+  } catch (const PythonError&) {
+    throw py::error_already_set();
+  }
+}
+
+}  // namespace python
 
 void bind_memory(py::module_& module) {
   set_blocking_hooks(BlockingHooks{leave_python, enter_python});

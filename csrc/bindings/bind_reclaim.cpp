@@ -19,13 +19,7 @@ namespace {
 
 namespace py = pybind11;
 
-DeviceMemory& memory_named(const py::object& device) {
-  try {
-    return memory_of(python::to_device(device.ptr()));
-  } catch (const python::PythonError&) {
-    throw py::error_already_set();
-  }
-}
+using python::memory_named;
 
 // ---- reclaimers ----------------------------------------------------------------------------
 
@@ -48,6 +42,12 @@ class PythonReclaimer {
     const auto freed = py::reinterpret_steal<py::object>(
         python::take_lock([&] { return PyObject_CallOneArg(function_, size.ptr()); }));
     if (!freed) {
+      if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0) {
+        // The request is refused or served first; the main thread is interrupted after it.
+        PyErr_Clear();
+        PyErr_SetInterrupt();
+        return 0;
+      }
       PyErr_WriteUnraisable(function_);
       return 0;
     }
@@ -139,12 +139,60 @@ std::uint32_t new_epoch(const py::object& device) {
 
 // ---- memory of libraries -------------------------------------------------------------------
 
-/// Changes what a library is counted with; nothing changes when a budget refuses.
-void set_external(const py::object& device, const std::string& name, std::uint64_t former,
-                  std::uint64_t bytes) {
-  DeviceMemory& memory = memory_named(device);
-  memory.heap.recount(*account_at(memory.external, name), former, bytes);
-}
+/// What one library holds on a device. Resizing may ask the program for memory, and so may be under
+/// way more than once: each counts the bytes that it adds or takes, so that none is lost.
+class External {
+ public:
+  External(const py::object& device, std::string name, std::uint64_t bytes)
+      : device_(&memory_named(device).device), name_(std::move(name)) {
+    resize(bytes);
+  }
+  External(const External&) = delete;
+  External& operator=(const External&) = delete;
+
+  [[nodiscard]] std::uint64_t bytes() const {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    return memory_ == &memory_of(*device_) ? bytes_ : 0;
+  }
+  void resize(std::uint64_t to) {
+    DeviceMemory& memory = memory_of(*device_);
+    const std::uint64_t from = begin(memory, to);
+    if (to > from) {
+      memory.heap.recount(*account_, 0, to - from);
+      add(memory, to - from);
+    } else if (to < from) {
+      memory.heap.recount(*account_, from, to);
+    }
+  }
+
+ private:
+  /// Returns the bytes that it counts; those above `to` are no longer its own, to be taken off.
+  std::uint64_t begin(DeviceMemory& memory, std::uint64_t to) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (memory_ != &memory) {  // what it counted ended with its epoch
+      account_ = account_at(memory.external, name_);
+      memory_ = &memory;
+      bytes_ = 0;
+    }
+    const std::uint64_t from = bytes_;
+    bytes_ = std::min(bytes_, to);
+    return from;
+  }
+  /// The bytes were counted as an object; all of it is one.
+  void add(const DeviceMemory& memory, std::uint64_t more) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    if (memory_ != &memory) return;
+    if (bytes_ != 0) account_->release(0, 0);
+    bytes_ += more;
+  }
+
+  mutable std::mutex mutex_;
+  Device* device_;
+  std::string name_;
+  DeviceMemory* memory_ = nullptr;
+  AccountHold account_;
+  std::uint64_t bytes_ = 0;
+};
 
 // ---- page-locked memory --------------------------------------------------------------------
 
@@ -181,8 +229,11 @@ void bind_reclaim(py::module_& module) {
   module.def(
       "memory_epoch", [](const py::object& device) { return memory_named(device).epoch; },
       py::arg("device"), "Number of the device's epoch, from 1 on.");
-  module.def("memory_set_external", &set_external, py::arg("device"), py::arg("name"),
-             py::arg("former"), py::arg("bytes"), "Count bytes that a library holds.");
+  py::class_<External>(module, "External", "Bytes that a library holds on a device.")
+      .def(py::init<const py::object&, std::string, std::uint64_t>(), py::arg("device"),
+           py::arg("name"), py::arg("bytes"))
+      .def_property_readonly("bytes", &External::bytes)
+      .def("resize", &External::resize, py::arg("bytes"), "Count so many bytes from now on.");
   module.def("memory_pinned", &make_pinned, py::arg("shape"), py::arg("dtype"), py::arg("device"),
              "A host tensor in memory that is page-locked for the device.");
   module.def("memory_is_pinned", &is_pinned_tensor, py::arg("tensor"),

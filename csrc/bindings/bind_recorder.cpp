@@ -60,6 +60,58 @@ py::tuple without_python(const Read& read) {
   return arrays_of(runs);
 }
 
+/// The fields of packed events, a column each, in the order of `RecordedFields`.
+py::tuple fields_of(const py::object& packed) {
+  const auto words = py::array_t<std::uint64_t, py::array::c_style>::ensure(packed);
+  if (!words || words.ndim() != 2 || words.shape(1) != 4) {
+    PyErr_Clear();
+    throw Error(ErrorKind::kType,
+                "recorder_fields: got no rows of 4 words; give what a recording "
+                "gave");
+  }
+  const py::ssize_t count = words.shape(0);
+  std::vector<py::array_t<std::int64_t>> columns;
+  std::vector<std::int64_t*> next;
+  for (int i = 0; i < 9; ++i) next.push_back(columns.emplace_back(count).mutable_data());
+  for (py::ssize_t i = 0; i < count; ++i) {
+    RecordedEvent event;
+    std::memcpy(event.words, words.data(i, 0), sizeof event.words);
+    const RecordedFields f = event.unpack();
+    std::size_t column = 0;
+    for (const std::uint64_t value :
+         {f.ticks, static_cast<std::uint64_t>(f.action), std::uint64_t{f.heap}, f.address, f.bytes,
+          std::uint64_t{f.stream}, std::uint64_t{f.account}, std::uint64_t{f.generation},
+          std::uint64_t{f.origin}}) {
+      *next[column++]++ = static_cast<std::int64_t>(value);
+    }
+  }
+  return py::tuple(py::cast(columns));
+}
+
+/// Numbers of actions by name.
+py::dict actions() {
+  using Action = RecordedAction;
+  py::dict result;
+  const auto put = [&](const char* name, Action action) {
+    result[name] = static_cast<int>(action);
+  };
+  put("allocate", Action::kAllocate);
+  put("free", Action::kFree);
+  put("free_pending", Action::kFreePending);
+  put("free_completed", Action::kFreeCompleted);
+  put("map", Action::kMap);
+  put("unmap", Action::kUnmap);
+  put("steal", Action::kSteal);
+  put("refuse", Action::kRefuse);
+  put("tag", Action::kTag);
+  put("mark", Action::kMark);
+  put("annotate", Action::kAnnotate);
+  put("epoch", Action::kEpoch);
+  put("sleep", Action::kSleep);
+  put("wake", Action::kWake);
+  return result;
+}
+
 // ---- origins -----------------------------------------------------------------------------------
 
 constexpr int kMostFrames = 32;
@@ -273,6 +325,11 @@ void bind_recorder(py::module_& module) {
   module.def(
       "recorder_events", [] { return without_python([] { return Recorder::read(); }); },
       "What the rings of all threads hold: (words, threads, missing).");
+  module.def(
+      "recorder_fields", &fields_of, py::arg("words"),
+      "Columns of ticks, actions, heaps, addresses, bytes, streams, accounts, generations and "
+      "origins of packed events.");
+  module.def("recorder_actions", &actions, "The numbers of actions by name.");
   module.def(
       "recorder_clock",
       [] {

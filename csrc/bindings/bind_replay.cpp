@@ -111,6 +111,11 @@ py::dict run(const py::buffer& ops, const py::buffer& ids, const py::buffer& byt
   Device* opened = nullptr;
   std::int32_t simulated = 0;
   if (py::isinstance<py::int_>(device)) {
+    if (device < py::int_(0) || device > py::int_(INT32_MAX)) {
+      throw Error(ErrorKind::kValue,
+                  "replay: there is no device sim:" + py::str(device).cast<std::string>() +
+                      "; give the number of a simulated device, from 0 on");
+    }
     simulated = device.cast<std::int32_t>();
   } else {
     opened = &device_named(device);

@@ -17,22 +17,32 @@ namespace {
 
 namespace py = pybind11;
 
-DeviceMemory& memory_named(const py::object& device) {
-  try {
-    return memory_of(python::to_device(device.ptr()));
-  } catch (const python::PythonError&) {
-    throw py::error_already_set();
-  }
-}
+using python::memory_named;
 
 py::tuple tuple_of(const SleepReport& report) {
   return py::make_tuple(report.blocks, report.bytes, report.moved, report.contents);
 }
 
+/// Where reserved blocks get memory: not in a forked child, and not in an epoch that ended.
+DeviceMemory& require_usable(DeviceMemory& memory, const char* action) {
+  if (memory.orphaned()) {
+    throw Error(ErrorKind::kDevice, std::string(action) + ": " + memory.device.name() +
+                                        " was opened before this process was forked, and belongs "
+                                        "to the parent; start the child afresh (spawn)");
+  }
+  if (memory.ended()) {
+    throw Error(ErrorKind::kValue, std::string(action) + ": the block is of epoch " +
+                                       std::to_string(memory.epoch) + " of " +
+                                       memory.device.name() +
+                                       ", which ended when a new one began; reserve another");
+  }
+  return memory;
+}
+
 /// A reserved block and the memory that it belongs to.
 struct PyReserved {
   PyReserved(const py::object& device, std::uint64_t bytes, bool steady)
-      : memory(&memory_named(device)),
+      : memory(&require_usable(memory_named(device), "reserve")),
         block(std::make_shared<ReservedBlock>(memory->heap, bytes, tagged_account(memory->tensors),
                                               steady ? Lifetime::kSteady : Lifetime::kTransient)) {}
   ~PyReserved() {
@@ -102,7 +112,11 @@ void bind_sleep(py::module_& module) {
       .def(py::init<const py::object&, std::uint64_t, bool>(), py::arg("device"), py::arg("bytes"),
            py::arg("steady"))
       .def(
-          "commit", [](PyReserved& self, std::uint64_t bytes) { return self.block->commit(bytes); },
+          "commit",
+          [](PyReserved& self, std::uint64_t bytes) {
+            static_cast<void>(require_usable(*self.memory, "commit"));
+            return self.block->commit(bytes);
+          },
           py::arg("bytes"), "Memory under at least the first bytes; returns how many have it.")
       .def(
           "decommit",

@@ -4,7 +4,19 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
 namespace nbx {
+
+struct DeviceMemory;
+
+namespace python {
+
+/// `to_text` and the memory of `to_device`, for what pybind11 calls.
+[[nodiscard]] std::string text_of(const pybind11::object& object, const char* name);
+[[nodiscard]] DeviceMemory& memory_named(const pybind11::object& device);
+
+}  // namespace python
 
 void bind_core(pybind11::module_& module);      // errors, byte sizes, log, environment
 void bind_device(pybind11::module_& module);    // devices, streams, events

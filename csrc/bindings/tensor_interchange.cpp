@@ -155,6 +155,8 @@ PyObject* to_dlpack(PyObject* self, FastArguments arguments, Py_ssize_t count, P
     bind_arguments("__dlpack__", {"stream", "max_version", "dl_device", "copy"}, 0, 0, arguments,
                    count, names, bound);
     TensorMeta meta = meta_of(self);
+    // A consumer knows neither of epochs nor of sleep.
+    meta.storage->require_awake();
     check_stream(bound[0], meta.device());
     const bool may_copy = bound[3] == nullptr || bound[3] == Py_None;
     const bool must_copy = to_boolean(bound[3], false);

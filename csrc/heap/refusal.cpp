@@ -15,8 +15,9 @@ std::int64_t figure(std::uint64_t bytes) {
 
 /// Bytes that are missing for the request to be served.
 std::uint64_t shortfall_of(const RefusalFigures& f) {
-  std::uint64_t room = f.driver_free.value_or(0);
-  if (f.over_budget) room = f.limit > f.held ? f.limit - f.held : 0;
+  // A budget may have been set below what was held.
+  if (f.over_budget && f.held > f.limit) return f.granted + (f.held - f.limit);
+  const std::uint64_t room = f.over_budget ? f.limit - f.held : f.driver_free.value_or(0);
   return f.granted > room ? f.granted - room : 0;
 }
 

@@ -294,6 +294,21 @@ class Capture:
     @property
     def graph(self) -> CapturedGraph:
         ...
+class Peak:
+    """
+    The most that a tag, or a device, holds from now on.
+    """
+    def __init__(self, device: typing.Any, tag: str | None) -> None:
+        ...
+    def end(self) -> None:
+        """
+        Keep the figures as they are now.
+        """
+    @property
+    def figures(self) -> tuple:
+        """
+        (bytes, error).
+        """
 class Recording:
     """
     Every event from its construction to stop().
@@ -313,6 +328,19 @@ class Recording:
         ...
     @property
     def running(self) -> bool:
+        ...
+class External:
+    """
+    Bytes that a library holds on a device.
+    """
+    def __init__(self, device: typing.Any, name: str, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def resize(self, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Count so many bytes from now on.
+        """
+    @property
+    def bytes(self) -> int:
         ...
 class Carver:
     """
@@ -581,17 +609,9 @@ def memory_allocated(device: typing.Any, peak: bool) -> int:
     """
     Bytes that are counted on a device, or their peak.
     """
-def memory_begin_peak(device: typing.Any, tag: str | None) -> int:
-    """
-    Note the most that a tag, or a device, holds.
-    """
 def memory_blocks(device: typing.Any) -> tuple:
     """
     What a device's heap holds, block by block: (segments, blocks).
-    """
-def memory_end_peak(device: typing.Any, tag: str | None, scope: typing.SupportsInt | typing.SupportsIndex) -> tuple:
-    """
-    The same, for the last time.
     """
 def memory_epoch(device: typing.Any) -> int:
     """
@@ -617,10 +637,6 @@ def memory_options(device: typing.Any) -> dict:
     """
     Options of a device's heap.
     """
-def memory_peak(device: typing.Any, tag: str | None, scope: typing.SupportsInt | typing.SupportsIndex) -> tuple:
-    """
-    (bytes, error) since memory_begin_peak.
-    """
 def memory_pinned(shape: typing.Any, dtype: typing.Any, device: typing.Any) -> typing.Any:
     """
     A host tensor in memory that is page-locked for the device.
@@ -636,10 +652,6 @@ def memory_report(device: typing.Any) -> list:
 def memory_reset_peak(device: typing.Any) -> None:
     """
     Lower every peak of a device to what is held.
-    """
-def memory_set_external(device: typing.Any, name: str, former: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
-    """
-    Count bytes that a library holds.
     """
 def memory_set_limit(device: typing.Any, tag: str | None, value: typing.Any, soft: bool = False) -> int | None:
     """
@@ -689,6 +701,10 @@ def recorder_accounts(device: typing.Any) -> dict[int, str]:
     """
     The paths of a device's accounts by their numbers.
     """
+def recorder_actions() -> dict:
+    """
+    The numbers of actions by name.
+    """
 def recorder_clock() -> tuple[int, int, int, int, int]:
     """
     (first ticks, first ns, last ticks, last ns, ns since 1970 at the last).
@@ -704,6 +720,10 @@ def recorder_event_limit() -> int:
 def recorder_events() -> tuple:
     """
     What the rings of all threads hold: (words, threads, missing).
+    """
+def recorder_fields(words: typing.Any) -> tuple:
+    """
+    Columns of ticks, actions, heaps, addresses, bytes, streams, accounts, generations and origins of packed events.
     """
 def recorder_frames(origin: typing.SupportsInt | typing.SupportsIndex) -> list[tuple[str, int, str]]:
     """

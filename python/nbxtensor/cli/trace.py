@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import runpy
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nbxtensor.cli import trace_replay
+from nbxtensor.errors import FileError, InvalidValueError
 from nbxtensor.memory import trace
 from nbxtensor.memory.trace import _record, _view
 from nbxtensor.memory.trace._text import save
@@ -81,6 +83,7 @@ def _program(name: str, arguments: list[str], folder: str) -> Iterator[None]:
 
 def _record_script(arguments: argparse.Namespace) -> int:
     script, rest = arguments.script, list(arguments.arguments)
+    _require(script, arguments.module)
     recording = _record.record(arguments.output, arguments.device)
     former = _record.set_origins(arguments.origins)
     status = 0
@@ -98,6 +101,17 @@ def _record_script(arguments: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     return status
+
+
+def _require(script: str, module: bool) -> None:
+    """Raise unless there is something to run; nothing is imported yet."""
+    if not module:
+        if not Path(script).exists():
+            raise FileError(f"{script}: cannot be run: there is no such file")
+        return
+    top = script.partition(".")[0]
+    if not top or importlib.util.find_spec(top) is None:
+        raise InvalidValueError(f"record: there is no module {script!r}; name one to import")
 
 
 def _run_script(script: str, module: bool) -> int:

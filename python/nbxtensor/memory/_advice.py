@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from nbxtensor import _core
 from nbxtensor._core import format_bytes
-from nbxtensor.errors import OutOfMemoryError
+from nbxtensor.errors import InvalidTypeError, OutOfMemoryError
+from nbxtensor.memory._arguments import extents, shown, whole
 
 _Result = TypeVar("_Result")
 
@@ -48,7 +49,7 @@ def what_would_have_fit(oom: BaseException, shape: Sequence[int] | None = None) 
             f"{bands} pieces of {format_bytes(math.ceil(requested / bands))}."
         )
         if shape is not None:
-            text += _cut(tuple(shape), bands)
+            text += _cut(extents("what_would_have_fit", shape), bands)
     if total is not None and requested > total:
         text += f" The whole device has {format_bytes(total)}."
     limits = getattr(oom, "fits_if", None) or {}
@@ -103,9 +104,10 @@ def retry(
     >>> size = [64]
     >>> memory.retry(lambda: run(batch[: size[0]]), 4, lambda error: size.append(size.pop() // 2))
     """
-    if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-        raise ValueError(f"retry: attempts is {attempts!r}; give an integer of at least 1")
-    for _ in range(attempts - 1):
+    for name, called in (("function", function), ("recover", recover)):
+        if not callable(called) and (called is not None or name == "function"):
+            raise InvalidTypeError(f"retry: {name} is {shown(called)}; give something callable")
+    for _ in range(whole("retry", "attempts", attempts, 1, what="calls") - 1):
         try:
             return function()
         except OutOfMemoryError as error:

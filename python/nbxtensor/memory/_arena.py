@@ -8,17 +8,19 @@ from typing import Any, NamedTuple
 
 from nbxtensor import _core
 from nbxtensor.dtype import as_dtype
+from nbxtensor.errors import InvalidTypeError
+from nbxtensor.memory._arguments import extents, flag, listed, parts, shown, text, whole
 from nbxtensor.tensor import Tensor
 
 ALIGNMENT = 256
 
 
-def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
-
-
 def _nbytes(shape: tuple[int, ...], dtype: Any) -> int:
     return int((math.prod(shape) * as_dtype(dtype).bits + 7) // 8)
+
+
+def _named(kind: str, name: str) -> str:
+    return text(kind, "name", name, "such as 'decoder'")
 
 
 class Resolved(NamedTuple):
@@ -123,8 +125,8 @@ class Arena(_Carved):
     name : str
         What it is called in errors.
     guarded : bool, optional
-        Put 256 bytes of a pattern behind every carving; `verify`, `reset` and `free` raise
-        ValueError if one was overwritten, and wait for the device to see it. As
+        Put a pattern behind every carving, into its padding and 256 bytes more; `verify`, `reset`
+        and `free` raise ValueError if one was overwritten, and wait for the device to see it. As
         ``NBX_MEMORY_CHECK`` says if not given.
 
     Examples
@@ -143,7 +145,10 @@ class Arena(_Carved):
         name: str = "unnamed",
         guarded: bool | None = None,
     ) -> None:
-        self._arena = _core.Arena(name, capacity, device, guarded)
+        size = whole("Arena", "capacity", capacity, 1)
+        if guarded is not None:
+            flag("Arena", "guarded", guarded)
+        self._arena = _core.Arena(_named("Arena", name), size, device, guarded)
         self._core = self._arena
 
     @property
@@ -159,11 +164,11 @@ class Arena(_Carved):
         ValueError
             If there is no room; the error has `requested`, `used` and `capacity`.
         """
-        return self._arena.alloc(nbytes)
+        return self._arena.alloc(whole("alloc", "nbytes", nbytes))
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> Tensor:
         """Return a tensor of undefined contents in the arena, which it keeps alive."""
-        tensor: Tensor = self._core.empty(_shape(shape), as_dtype(dtype))
+        tensor: Tensor = self._core.empty(extents("empty", shape), as_dtype(dtype))
         return tensor
 
     def resolve(self, address: int) -> Resolved:
@@ -174,7 +179,9 @@ class Arena(_Carved):
         ValueError
             If no carving of this generation holds it.
         """
-        return Resolved(*self._arena.resolve(address))
+        return Resolved(
+            *self._arena.resolve(whole("resolve", "address", address, what="as the address"))
+        )
 
     def verify(self) -> None:
         """Raise ValueError if something was written past the end of a carving."""
@@ -198,12 +205,14 @@ class _Slab(_Carved):
     _slab: Any
 
     def __init__(self, capacity: int, device: Any = None, *, name: str = "unnamed") -> None:
-        self._slab = self._kind(name, capacity, device)
+        kind = type(self).__name__
+        size = whole(kind, "capacity", capacity, 1)
+        self._slab = self._kind(_named(kind, name), size, device)
         self._core = self._slab
 
     def alloc(self, nbytes: int) -> int | None:
         """Return the address of `nbytes` new bytes, or None if there is no room."""
-        address: int | None = self._core.alloc(nbytes)
+        address: int | None = self._core.alloc(whole("alloc", "nbytes", nbytes))
         return address
 
     def release(self, address: int) -> None:
@@ -214,17 +223,17 @@ class _Slab(_Carved):
         ValueError
             If no carving starts at the address: it was freed before, or is other memory.
         """
-        self._core.free(address)
+        self._core.free(whole("release", "address", address, what="as the address"))
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> Tensor:
         """Return a tensor of undefined contents: in the slab, or the heap if there is no room."""
         return self._empty(shape, dtype)
 
     def _empty(self, shape: int | Sequence[int], dtype: Any, origin: int = 0) -> Tensor:
-        extents, element = _shape(shape), as_dtype(dtype)
-        tensor = self._core.empty(extents, element, origin)
+        lengths, element = extents("empty", shape), as_dtype(dtype)
+        tensor = self._core.empty(lengths, element, origin)
         if tensor is None:
-            tensor = _core.empty(extents, dtype=element, device=self.device)
+            tensor = _core.empty(lengths, dtype=element, device=self.device)
         result: Tensor = tensor
         return result
 
@@ -295,7 +304,7 @@ class StepSlab(_Slab):
     @staticmethod
     def capacity_for(total: int) -> int:
         """Return the bytes of a slab for steps that carve `total` bytes in all."""
-        return _core.StepSlab.capacity_for(total)
+        return _core.StepSlab.capacity_for(whole("capacity_for", "total", total))
 
     @property
     def generation(self) -> int:
@@ -351,7 +360,7 @@ class Layout:
 
     def __init__(self, alignment: int = ALIGNMENT) -> None:
         self._layout = _core.BlockLayout()
-        self._alignment = alignment
+        self._alignment = whole("layout", "alignment", alignment, 1)
         self._types: dict[str, tuple[tuple[int, ...], Any]] = {}
 
     def add(
@@ -369,21 +378,21 @@ class Layout:
             For a name that is there already, a negative extent, or an alignment that is not a power
             of two.
         """
-        extents = _shape(shape)
-        if any(extent < 0 for extent in extents):
-            raise ValueError(f"layout: '{name}' has shape {extents}; give extents of 0 or more")
-        nbytes = _nbytes(extents, dtype)
-        offset = self._layout.add(name, nbytes, self._alignment if alignment is None else alignment)
-        self._types[name] = (extents, as_dtype(dtype))
+        text("layout", "name", name, "such as 'weight'")
+        lengths = extents("layout", shape)
+        nbytes = whole("layout", f"the size of {name!r}", _nbytes(lengths, dtype))
+        step = self._alignment if alignment is None else whole("layout", "alignment", alignment, 1)
+        offset = self._layout.add(name, nbytes, step)
+        self._types[name] = (lengths, as_dtype(dtype))
         return offset
 
     def offset(self, name: str) -> int:
         """Return the offset of an entry; ValueError if there is none of that name."""
-        return self._layout.find(name)[0]
+        return self._layout.find(text("layout", "name", name, "that of an entry"))[0]
 
     def nbytes(self, name: str) -> int:
         """Return the bytes of an entry, without padding."""
-        return self._layout.find(name)[1]
+        return self._layout.find(text("layout", "name", name, "that of an entry"))[1]
 
     @property
     def names(self) -> list[str]:
@@ -403,6 +412,8 @@ class Layout:
         block : Tensor
             A contiguous uint8 tensor of at least `total` elements.
         """
+        if not isinstance(block, Tensor):
+            raise InvalidTypeError(f"layout: block is {shown(block)}; give a tensor of bytes")
         if block.dtype != as_dtype("uint8") or block.ndim != 1 or block.shape[0] < self.total:
             raise ValueError(
                 f"layout: got a block of dtype {block.dtype} and shape {tuple(block.shape)}; give "
@@ -426,6 +437,8 @@ def layout(
 ) -> Layout:
     """Return the layout of (name, shape, dtype) entries, one behind the other."""
     made = Layout(alignment)
-    for name, shape, dtype in entries:
-        made.add(name, shape, dtype)
+    for index, entry in enumerate(
+        listed("layout", "entries", entries, "(name, shape, dtype) each")
+    ):
+        made.add(*parts("layout", f"entry {index}", entry, 3, "name, shape and dtype"))
     return made

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from nbxtensor import _core
 from nbxtensor.errors import InvalidValueError
+from nbxtensor.memory._arguments import flag, real, tag_path
 
 
 class _Unset:
@@ -15,12 +17,18 @@ class _Unset:
 
 _UNSET = _Unset()
 
+# The scopes that run, by device and tag, in the order of their beginning.
+_RUNNING: dict[tuple[str, str | None], list[budget]] = {}
+_LOCK = threading.Lock()
+
 
 class budget:  # noqa: N801
     """Limit the bytes of a device, or of one tag on it.
 
-    The limit holds from the call on. In a ``with`` statement the former one comes back at the end.
-    A limit below what is held frees nothing: nothing more is admitted until it fits.
+    The limit holds from the call on. In a ``with`` statement the former one comes back at the end;
+    where scopes overlap, as those of two threads do, the one that was entered last holds, and the
+    last to end brings back what was before them all. A limit below what is held frees nothing:
+    nothing more is admitted until it fits.
 
     Parameters
     ----------
@@ -66,7 +74,10 @@ class budget:  # noqa: N801
             limit = _all_but(reserve, device)
         if limit is _UNSET and soft is _UNSET:
             raise InvalidValueError("budget: no limit is given; give limit, reserve or soft")
-        self._device = device
+        if tag is not None:
+            tag_path("budget", tag)
+        # The same device at both ends, also if another becomes the default.
+        self._device = device = _core.device(device)
         self._tag = tag
         self._hard = limit is not _UNSET
         self._has_soft = soft is not _UNSET
@@ -85,13 +96,41 @@ class budget:  # noqa: N801
         self.soft: int | None = _core.memory_limit(device, tag, True)
 
     def __enter__(self) -> budget:
+        with _LOCK:
+            _RUNNING.setdefault((self._device.name, self._tag), []).append(self)
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._hard:
-            _core.memory_set_limit(self._device, self._tag, self.former)
-        if self._has_soft:
-            _core.memory_set_limit(self._device, self._tag, self.former_soft, True)
+        with _LOCK:
+            later = self._leave()
+            if self._hard:
+                heir = next((other for other in later if other._hard), None)
+                if heir is None:
+                    _core.memory_set_limit(self._device, self._tag, self.former)
+                else:
+                    heir.former = self.former
+            if self._has_soft:
+                heir = next((other for other in later if other._has_soft), None)
+                if heir is None:
+                    _core.memory_set_limit(self._device, self._tag, self.former_soft, True)
+                else:
+                    heir.former_soft = self.former_soft
+
+    def _leave(self) -> list[budget]:
+        """Return the scopes of the same account that were entered later and run on.
+
+        They end later too, in another thread maybe: their limits hold until then.
+        """
+        key = (self._device.name, self._tag)
+        running = _RUNNING.get(key, [])
+        if self not in running:
+            return []
+        place = len(running) - 1 - running[::-1].index(self)
+        later = running[place + 1 :]
+        del running[place]
+        if not running:
+            del _RUNNING[key]
+        return later
 
     def __repr__(self) -> str:
         what = "the device" if self._tag is None else repr(self._tag)
@@ -141,12 +180,12 @@ class options:  # noqa: N801
         reuse_ordered: bool | None = None,
         reuse_waits: bool | None = None,
     ) -> None:
-        if slack is not None and (isinstance(slack, bool) or not isinstance(slack, (int, float))):
-            raise TypeError(f"options: slack is {slack!r}; give a number from 0 to 1")
+        if slack is not None:
+            slack = real("options", "slack", slack, "a number from 0 to 1")
         for name, value in (("reuse_ordered", reuse_ordered), ("reuse_waits", reuse_waits)):
-            if value is not None and not isinstance(value, bool):
-                raise TypeError(f"options: {name} is {value!r}; give True or False")
-        self._device = device
+            if value is not None:
+                flag("options", name, value)
+        self._device = device = _core.device(device)
         self._former = _core.memory_options(device)
         given = {"slack": slack, "reuse_ordered": reuse_ordered, "reuse_waits": reuse_waits}
         given = {name: value for name, value in given.items() if value is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nbxtensor import _core
+from nbxtensor.memory._arguments import tag_path
 
 
 class peak:  # noqa: N801
@@ -35,27 +36,26 @@ class peak:  # noqa: N801
     """
 
     def __init__(self, tag: str | None = None, device: Any = None) -> None:
-        self._tag = tag
+        self._tag = None if tag is None else tag_path("peak", tag)
         # The same device at both ends, also if another becomes the default.
         self._device = _core.device(device)
-        self._scope: int | None = None
-        self._last = (0, 0)
+        self._scope: _core.Peak | None = None
+        self._ended = False
 
     def __enter__(self) -> peak:
-        if self._scope is not None:
+        if self._scope is not None and not self._ended:
             raise RuntimeError("peak: this scope runs already; make another object")
-        self._scope = _core.memory_begin_peak(self._device, self._tag)
+        self._scope = _core.Peak(self._device, self._tag)
+        self._ended = False
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._scope is not None:
-            self._last = _core.memory_end_peak(self._device, self._tag, self._scope)
-            self._scope = None
+            self._scope.end()
+            self._ended = True
 
     def _figures(self) -> tuple[int, int]:
-        if self._scope is None:
-            return self._last
-        return _core.memory_peak(self._device, self._tag, self._scope)
+        return (0, 0) if self._scope is None else self._scope.figures
 
     @property
     def bytes(self) -> int:

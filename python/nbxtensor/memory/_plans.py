@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
+import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nbxtensor import _core
+from nbxtensor.errors import FileError, InvalidTypeError, InvalidValueError
 from nbxtensor.memory._arena import ALIGNMENT, _Slab
+from nbxtensor.memory._arguments import LARGEST, listed, parts, real, shown, text, whole
 from nbxtensor.tensor import Tensor
 
 _Row = tuple[int, int, int, int, list[tuple[int, int]]]
@@ -47,36 +52,79 @@ class Interval:
     gaps: Sequence[tuple[int, int]] = ()
     id: Any = None
 
-    def _row(self) -> _Row:
-        gaps = [(int(begin), int(end)) for begin, end in self.gaps]
-        return (int(self.lower), int(self.upper), int(self.size), int(self.alignment), gaps)
+    def _row(self, index: int) -> _Row:
+        def number(name: str, value: Any, low: int, what: str) -> int:
+            return whole("plan", f"{name} of interval {index}", value, low, what=what)
+
+        listed_gaps = listed("plan", f"gaps of interval {index}", self.gaps, "(begin, end) pairs")
+        pairs = [parts("plan", f"a gap of interval {index}", gap, 2, "begin and end")
+                 for gap in listed_gaps]  # fmt: skip
+        return (
+            number("lower", self.lower, -LARGEST - 1, "as a time"),
+            number("upper", self.upper, -LARGEST - 1, "as a time"),
+            number("size", self.size, 0, "bytes"),
+            number("alignment", self.alignment, 1, "bytes"),
+            [(number("begin of a gap", begin, -LARGEST - 1, "as a time"),
+              number("end of a gap", end, -LARGEST - 1, "as a time")) for begin, end in pairs],
+        )  # fmt: skip
 
 
 def _interval(index: int, value: Any) -> Interval:
-    interval = value if isinstance(value, Interval) else None
-    if interval is None:
-        try:
-            interval = Interval(*value)
-        except TypeError as error:
-            raise TypeError(
-                f"plan: interval {index} is {value!r}; give an Interval, or a tuple of lower, "
-                "upper, size and maybe alignment and gaps"
-            ) from error
-    if interval.size < 0 or interval.alignment < 1:
-        raise ValueError(
-            f"plan: interval {index} has size {interval.size} and alignment {interval.alignment}; "
-            "give 0 or more bytes and an alignment of 1 or more"
-        )
-    return interval
+    if isinstance(value, Interval):
+        return value
+    try:
+        return Interval(*(() if isinstance(value, (str, bytes)) else value))
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"plan: interval {index} is {shown(value)}; give an Interval, or a tuple of lower, "
+            "upper, size and maybe alignment and gaps"
+        ) from error
+
+
+_COLUMNS = ("id", "lower", "upper", "size")
+_NUMBER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
 def read_intervals(path: str | Path) -> list[Interval]:
-    """Read intervals from a CSV file with the columns id, lower, upper, size and maybe others."""
-    with open(path, newline="", encoding="utf-8") as file:
-        return [
-            Interval(int(row["lower"]), int(row["upper"]), int(row["size"]), id=row["id"])
-            for row in csv.DictReader(file)
-        ]
+    """Read intervals from a CSV file with the columns id, lower, upper, size and maybe others.
+
+    Raises
+    ------
+    FileError
+        If the file cannot be read.
+    InvalidValueError
+        Naming the line and the column that is not what it must be.
+    """
+    try:
+        # Decoded with what cannot be: the fields say where it is.
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError, TypeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise FileError(
+            f"{shown(path)}: cannot be read: {why}; give the path of a CSV file"
+        ) from error
+    intervals = []
+    try:
+        rows = csv.DictReader(io.StringIO(text, newline=""))
+        absent = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
+        if absent:
+            raise InvalidValueError(
+                f"{path}, line 1: found the columns {shown(rows.fieldnames)}; allowed are those "
+                f"with {', '.join(_COLUMNS)}"
+            )
+        for row in rows:
+            for name in _COLUMNS[1:]:
+                if _NUMBER.fullmatch(row[name] or "") is None:
+                    raise InvalidValueError(
+                        f"{path}, line {rows.line_num}, column {name}: found {shown(row[name])}; "
+                        "allowed is a whole number"
+                    )
+            intervals.append(
+                Interval(int(row["lower"]), int(row["upper"]), int(row["size"]), id=row["id"])
+            )
+    except csv.Error as error:
+        raise InvalidValueError(f"{path}: found {error}; allowed is a CSV file") from error
+    return intervals
 
 
 @dataclass(frozen=True)
@@ -131,8 +179,8 @@ class Plan:
             Naming two intervals that overlap and when, one that ends above the capacity, or one
             that is not aligned.
         """
-        rows = [interval._row() for interval in self.intervals]
-        room = self.peak if capacity is None else capacity
+        rows = [interval._row(index) for index, interval in enumerate(self.intervals)]
+        room = self.peak if capacity is None else whole("plan", "capacity", capacity)
         fault = _core.plan_fault(rows, list(self.offsets), room, self.alignment)
         if fault:
             raise ValueError(f"plan: {fault}")
@@ -173,18 +221,31 @@ def plan(
     >>> memory.plan([(0, 3, 4), (3, 9, 4), (0, 9, 4), (9, 21, 4), (0, 21, 4)]).peak
     12
     """
-    if capacity is not None and capacity < 1:
-        raise ValueError(f"plan: capacity is {capacity}; give 1 or more bytes, or None")
-    if alignment < 1:
-        raise ValueError(f"plan: alignment is {alignment}; give 1 or more")
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(f"plan: seconds is {seconds}; give a time of 0 or more")
-    listed = [_interval(index, value) for index, value in enumerate(intervals)]
-    rows = [interval._row() for interval in listed]
-    is_set = None if cancel is None else cancel.is_set
-    made = _core.make_plan(rows, capacity or 0, alignment, seconds, is_set)
+    room = 0 if capacity is None else whole("plan", "capacity", capacity, 1)
+    step = whole("plan", "alignment", alignment, 1)
+    time = real("plan", "seconds", seconds, "a time of 0 or more")
+    if time == math.inf:
+        raise InvalidValueError("plan: seconds is inf; give a time of 0 or more")
+    is_set = getattr(cancel, "is_set", None)
+    if cancel is not None and not callable(is_set):
+        raise InvalidTypeError(f"plan: cancel is {shown(cancel)}; give a threading.Event")
+    what = "Intervals, or tuples of lower, upper and size"
+    given = listed("plan", "intervals", intervals, what)
+    placed = [_interval(index, value) for index, value in enumerate(given)]
+    rows = [interval._row(index) for index, interval in enumerate(placed)]
+    made = _core.make_plan(rows, room, step, time, is_set)
     fits = capacity is None or made["peak"] <= capacity
-    return Plan(**made, fits=fits, alignment=alignment, intervals=listed)
+    return Plan(**made, fits=fits, alignment=step, intervals=placed)
+
+
+def _hashable(function: str, origin: Any) -> Any:
+    try:
+        hash(origin)
+    except TypeError:
+        raise InvalidTypeError(
+            f"{function}: origin is {shown(origin)}; give something hashable"
+        ) from None
+    return origin
 
 
 class PlannedSlab(_Slab):
@@ -216,18 +277,34 @@ class PlannedSlab(_Slab):
         *,
         name: str = "unnamed",
     ) -> None:
+        if not isinstance(plan, Plan):
+            raise InvalidTypeError(f"PlannedSlab: plan is {shown(plan)}; give what plan() made")
         if plan.alignment % ALIGNMENT:
             raise ValueError(
                 f"PlannedSlab: the plan has alignment {plan.alignment}; make it with "
                 f"alignment={ALIGNMENT}"
             )
         self._origins: dict[Any, int] = {}
-        rows = [(self._number(origin), ordinal, size) for origin, ordinal, size in keys]
-        self._slab = _core.PlannedSlab(name, rows, list(plan.offsets), device)
+        what = "(origin, ordinal, nbytes) each"
+        rows = [
+            self._key(i, key) for i, key in enumerate(listed("PlannedSlab", "keys", keys, what))
+        ]
+        label = text("PlannedSlab", "name", name, "such as 'decoder'")
+        self._slab = _core.PlannedSlab(label, rows, list(plan.offsets), device)
         self._core = self._slab
 
-    def _number(self, origin: Any) -> int:
-        return self._origins.setdefault(origin, len(self._origins) + 1)
+    def _key(self, index: int, key: Any) -> tuple[int, int, int]:
+        name = f"key {index}"
+        origin, ordinal, size = parts("PlannedSlab", name, key, 3, "origin, ordinal and nbytes")
+        number = self._origins.setdefault(_hashable("PlannedSlab", origin), len(self._origins) + 1)
+        return (
+            number,
+            whole("PlannedSlab", f"the ordinal of {name}", ordinal, 0, 2**32 - 1, "as a number"),
+            whole("PlannedSlab", f"the size of {name}", size),
+        )
+
+    def _origin(self, function: str, origin: Any) -> int:
+        return self._origins.get(_hashable(function, origin), 0)
 
     @property
     def hits(self) -> int:
@@ -252,11 +329,13 @@ class PlannedSlab(_Slab):
         self, shape: int | Sequence[int], dtype: Any = "float32", origin: Any = None
     ) -> Tensor:
         """Return a tensor of undefined contents, at the planned offset if there is one."""
-        return self._empty(shape, dtype, self._origins.get(origin, 0))
+        return self._empty(shape, dtype, self._origin("empty", origin))
 
     def alloc(self, nbytes: int, origin: Any = None) -> int | None:
         """Return the address of `nbytes` new bytes, or None if the plan does not serve them."""
-        address: int | None = self._slab.alloc(nbytes, self._origins.get(origin, 0))
+        address: int | None = self._slab.alloc(
+            whole("alloc", "nbytes", nbytes), self._origin("alloc", origin)
+        )
         return address
 
 
@@ -264,7 +343,11 @@ def planned_keys(requests: Iterable[tuple[Any, int]]) -> list[tuple[Any, int, in
     """Return the keys of a `PlannedSlab` for the (origin, nbytes) requests of a step."""
     counts: defaultdict[Any, int] = defaultdict(int)
     keys = []
-    for origin, nbytes in requests:
-        keys.append((origin, counts[origin], nbytes))
+    given = listed("planned_keys", "requests", requests, "(origin, nbytes) pairs")
+    for index, request in enumerate(given):
+        origin, nbytes = parts("planned_keys", f"request {index}", request, 2, "origin and nbytes")
+        _hashable("planned_keys", origin)
+        size = whole("planned_keys", f"the size of request {index}", nbytes)
+        keys.append((origin, counts[origin], size))
         counts[origin] += 1
     return keys

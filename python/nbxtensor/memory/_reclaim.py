@@ -9,6 +9,7 @@ from typing import Any
 
 from nbxtensor import _core
 from nbxtensor.errors import InvalidTypeError, InvalidValueError
+from nbxtensor.memory._arguments import real, shown, tag_path, text
 
 
 class reclaimer:  # noqa: N801
@@ -56,22 +57,23 @@ class reclaimer:  # noqa: N801
         tag: str | None = None,
     ) -> None:
         if not callable(function):
-            raise InvalidTypeError(f"reclaimer: got {function!r}; give a function of the bytes")
-        if isinstance(cost, bool) or not isinstance(cost, (int, float)):
-            raise InvalidTypeError(f"reclaimer: cost is {cost!r}; give a number at least 0")
-        if tag is not None and not isinstance(tag, str):
-            raise InvalidTypeError(f"reclaimer: tag is {tag!r}; give a path as text, such as 'kv'")
+            raise InvalidTypeError(
+                f"reclaimer: got {shown(function)}; give a function of the bytes"
+            )
+        price = real("reclaimer", "cost", cost, "a number at least 0")
+        if tag is not None:
+            tag_path("reclaimer", tag)
         self._key: int | None = None
         if isinstance(function, MethodType):
             # The registration knows the object by the weak reference only.
             keys: list[int] = []
             method = weakref.WeakMethod(function, lambda _: _close_all(keys))
             call = _guarded(lambda missing: _call_weakly(method, missing))
-            keys.append(_core.memory_add_reclaimer(device, float(cost), call, tag))
+            keys.append(_core.memory_add_reclaimer(device, price, call, tag))
             self._key = keys[0]
         else:
             call = _guarded(function)
-            self._key = _core.memory_add_reclaimer(device, float(cost), call, tag)
+            self._key = _core.memory_add_reclaimer(device, price, call, tag)
 
     def close(self) -> None:
         """Ask it no more; without effect the second time."""
@@ -137,22 +139,26 @@ class external:  # noqa: N801
     """
 
     def __init__(self, name: str, bytes: int | str, device: Any = None) -> None:
-        if not isinstance(name, str) or not name:
-            raise InvalidValueError(f"external: name is {name!r}; give a text such as 'nccl'")
-        self._name = name
-        self._device = device
-        self.bytes = 0
-        self.resize(bytes)
+        self._name = text("external", "name", name, "such as 'nccl'")
+        if not name:
+            raise InvalidValueError("external: name is ''; give a text such as 'nccl'")
+        self._core = _core.External(device, name, _core.parse_bytes(bytes))
+
+    @property
+    def bytes(self) -> int:
+        """What it holds now; 0 once a later epoch of the device began."""
+        return self._core.bytes
 
     def resize(self, bytes: int | str) -> None:
-        """Set what the library holds now; as before if a budget refuses."""
-        size = _core.parse_bytes(bytes)
-        _core.memory_set_external(self._device, self._name, self.bytes, size)
-        self.bytes = size
+        """Set what the library holds now; as before if a budget refuses.
+
+        A reclaimer that is asked meanwhile may resize it as well: what it takes off stays off.
+        """
+        self._core.resize(_core.parse_bytes(bytes))
 
     def close(self) -> None:
         """Count it no more."""
-        self.resize(0)
+        self._core.resize(0)
 
     def __enter__(self) -> external:
         return self

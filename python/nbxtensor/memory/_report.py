@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nbxtensor._core import format_bytes
+from nbxtensor.memory._arguments import printable
 
 UNTAGGED = "untagged"
 _HEADER = ("tag", "bytes", "size", "peak", "mapped", "objects")
@@ -136,7 +137,7 @@ class Report:
         last = ("total", total.bytes, total.peak, total.mapped, total.objects)
         return [
             (
-                name,
+                printable(name),
                 f"{held:,}",
                 format_bytes(held),
                 "" if peak is None else format_bytes(peak),

@@ -7,6 +7,7 @@ from typing import Any
 
 from nbxtensor import _core
 from nbxtensor.dtype import as_dtype
+from nbxtensor.memory._arguments import extents, flag, whole
 from nbxtensor.tensor import Tensor
 
 
@@ -18,11 +19,8 @@ class Reserved:
     """
 
     def __init__(self, max_bytes: int, device: Any, steady: bool) -> None:
-        if isinstance(max_bytes, bool) or not isinstance(max_bytes, int):
-            raise TypeError(f"reserve: max_bytes is {max_bytes!r}; give bytes as an int")
-        if not 0 < max_bytes < 2**63:
-            raise ValueError(f"reserve: max_bytes is {max_bytes}; give 1 to 2**63 - 1 bytes")
-        self._core = _core.Reserved(device, max_bytes, steady)
+        size = whole("reserve", "max_bytes", max_bytes, 1)
+        self._core = _core.Reserved(device, size, flag("reserve", "steady", steady))
 
     @property
     def device(self) -> str:
@@ -82,7 +80,7 @@ class Reserved:
         OutOfMemoryError
             If a budget or the device has no room; nothing has changed then.
         """
-        return self._core.commit(_natural("commit", "nbytes", nbytes))
+        return self._core.commit(whole("commit", "nbytes", nbytes))
 
     def decommit(self, keep: int = 0) -> int:
         """Leave memory under no more than the first `keep` bytes, rounded up to pages.
@@ -104,7 +102,7 @@ class Reserved:
         ValueError
             If a tensor lies beyond; drop it first.
         """
-        return self._core.decommit(_natural("decommit", "keep", keep))
+        return self._core.decommit(whole("decommit", "keep", keep))
 
     def tensor(self, shape: int | Sequence[int], dtype: Any, offset: int = 0) -> Tensor:
         """Return a contiguous tensor of the committed bytes from `offset` on.
@@ -123,21 +121,12 @@ class Reserved:
         ValueError
             If not all of its bytes are committed.
         """
-        extents = [shape] if isinstance(shape, int) else list(shape)
-        start = _natural("tensor", "offset", offset)
-        tensor: Tensor = self._core.tensor(extents, as_dtype(dtype), start)
+        start = whole("tensor", "offset", offset)
+        tensor: Tensor = self._core.tensor(list(extents("tensor", shape)), as_dtype(dtype), start)
         return tensor
 
     def __repr__(self) -> str:
         return f"<Reserved on {self.device}: {self.committed} of {self.capacity} bytes committed>"
-
-
-def _natural(function: str, name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{function}: {name} is {value!r}; give bytes as an int")
-    if not 0 <= value < 2**63:
-        raise ValueError(f"{function}: {name} is {value}; give 0 to 2**63 - 1 bytes")
-    return value
 
 
 def reserve(max_bytes: int, device: Any = None, *, steady: bool = False) -> Reserved:

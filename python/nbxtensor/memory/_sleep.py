@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbxtensor import _core
+from nbxtensor.memory._arguments import flag, tag_path
 
 
 @dataclass(frozen=True)
@@ -16,12 +17,6 @@ class SleepReport:
     granted: int  # of the blocks: what left the account, or came back to it
     pages: int  # given to the driver, or put under the blocks again
     contents: int  # copied to the host, or back from it
-
-
-def _checked(name: str, tag: str) -> str:
-    if not isinstance(tag, str):
-        raise TypeError(f"{name}: got {tag!r} as tag; give a path as text, such as 'weights'")
-    return tag
 
 
 def sleep(tag: str, device: Any = None, keep: bool = True) -> SleepReport:
@@ -55,7 +50,8 @@ def sleep(tag: str, device: Any = None, keep: bool = True) -> SleepReport:
     DeviceError
         If a call of the driver failed; the tag is awake then, unless the error says otherwise.
     """
-    return SleepReport(*_core.memory_sleep(device, _checked("sleep", tag), keep))
+    path, kept = tag_path("sleep", tag), flag("sleep", "keep", keep)
+    return SleepReport(*_core.memory_sleep(device, path, kept))
 
 
 def wake(tag: str, device: Any = None) -> SleepReport:
@@ -80,9 +76,9 @@ def wake(tag: str, device: Any = None) -> SleepReport:
     OutOfMemoryError
         If a budget or the device has no room.
     """
-    return SleepReport(*_core.memory_wake(device, _checked("wake", tag)))
+    return SleepReport(*_core.memory_wake(device, tag_path("wake", tag)))
 
 
 def sleeping(tag: str = "", device: Any = None) -> SleepReport:
     """Return what sleeps of a tag; `contents` are the bytes that the host keeps for it."""
-    return SleepReport(*_core.memory_sleeping(device, _checked("sleeping", tag)))
+    return SleepReport(*_core.memory_sleeping(device, tag_path("sleeping", tag)))

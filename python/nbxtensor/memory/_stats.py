@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbxtensor import _core
+from nbxtensor.memory._arguments import whole
 from nbxtensor.memory._report import Report, rows_of
-
-# Keeps everything that is parked: a trim to it only looks at what queued work has let go of.
-_EVERYTHING = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -94,9 +92,7 @@ def trim(device: Any = None, keep: int = 0) -> int:
     int
         The bytes that were given back.
     """
-    if keep < 0:
-        raise ValueError(f"trim: keep is {keep}; give 0 or more bytes")
-    return _core.memory_trim(device, min(keep, _EVERYTHING))
+    return _core.memory_trim(device, whole("trim", "keep", keep))
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:

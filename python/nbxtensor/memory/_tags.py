@@ -4,8 +4,50 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from nbxtensor import _core
+from nbxtensor.errors import InvalidValueError
+from nbxtensor.memory._arguments import flag, tag_path
+
+_State = TypeVar("_State")
+
+
+class _Scopes(threading.local, Generic[_State]):
+    """What one thread has set, one scope in another: (owner, what was set before).
+
+    A generator's scope may end before or after one that was begun later. What was set before it is
+    then what the later one brings back.
+    """
+
+    def __init__(self, name: str, setter: Callable[[_State], _State]) -> None:
+        self._name = name
+        self._set = setter
+        self._running: list[tuple[object, _State]] = []
+
+    def begin(self, owner: object, state: _State) -> None:
+        self._running.append((owner, self._set(state)))
+
+    def end(self, owner: object) -> None:
+        running = self._running
+        for place in range(len(running) - 1, -1, -1):
+            if running[place][0] is owner:
+                break
+        else:
+            raise InvalidValueError(
+                f"{self._name}: this scope ends where it was not entered; enter and leave it in "
+                "one thread, best by a with statement"
+            )
+        former = running.pop(place)[1]
+        if place < len(running):
+            running[place] = (running[place][0], former)
+        else:
+            self._set(former)
+
+
+_PATHS: _Scopes[str] = _Scopes("tag", _core.memory_set_tag)
+_LASTING: _Scopes[bool] = _Scopes("steady", _core.memory_set_steady)
 
 
 class tag(contextlib.ContextDecorator):  # noqa: N801
@@ -27,33 +69,23 @@ class tag(contextlib.ContextDecorator):  # noqa: N801
     """
 
     def __init__(self, path: str, steady: bool | None = None) -> None:
-        if not isinstance(path, str):
-            raise TypeError(f"tag: got {path!r}; give a path as text, such as 'weights/layer.3'")
-        if steady is not None and not isinstance(steady, bool):
-            raise TypeError(f"tag: steady is {steady!r}; give True, False or None")
-        self._path = path
-        self._steady = steady
-        # By thread: one object may be entered on several at once.
-        self._former: dict[int, list[tuple[str, bool | None]]] = {}
+        self._path = tag_path("tag", path, "path")
+        self._steady = None if steady is None else flag("tag", "steady", steady)
 
     def _recreate_cm(self) -> tag:
         # A decorated function may run on several threads at once.
         return tag(self._path, self._steady)
 
     def __enter__(self) -> tag:
-        path = _core.memory_set_tag(self._path)
-        lasting = None if self._steady is None else _core.memory_set_steady(self._steady)
-        self._former.setdefault(threading.get_ident(), []).append((path, lasting))
+        _PATHS.begin(self, self._path)
+        if self._steady is not None:
+            _LASTING.begin(self, self._steady)
         return self
 
     def __exit__(self, *error: object) -> None:
-        thread = threading.get_ident()
-        path, lasting = self._former[thread].pop()
-        if not self._former[thread]:
-            del self._former[thread]
-        _core.memory_set_tag(path)
-        if lasting is not None:
-            _core.memory_set_steady(lasting)
+        _PATHS.end(self)
+        if self._steady is not None:
+            _LASTING.end(self)
 
 
 class steady(contextlib.ContextDecorator):  # noqa: N801
@@ -64,20 +96,12 @@ class steady(contextlib.ContextDecorator):  # noqa: N801
     fits into memory that is held already goes there. The loaders of `nbx.io` say it themselves.
     """
 
-    def __init__(self) -> None:
-        self._former: dict[int, list[bool]] = {}
-
     def _recreate_cm(self) -> steady:
         return steady()
 
     def __enter__(self) -> steady:
-        former = _core.memory_set_steady(True)
-        self._former.setdefault(threading.get_ident(), []).append(former)
+        _LASTING.begin(self, True)
         return self
 
     def __exit__(self, *error: object) -> None:
-        thread = threading.get_ident()
-        former = self._former[thread].pop()
-        if not self._former[thread]:
-            del self._former[thread]
-        _core.memory_set_steady(former)
+        _LASTING.end(self)

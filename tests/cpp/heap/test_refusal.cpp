@@ -38,6 +38,9 @@ TEST(Refusal, EachCauseHasARemedyThatWouldWork) {
   f.limit = 60 * kMega;
   f.held = 50 * kMega;
   EXPECT_NE(text(f).find("release 30 MiB under sim:0/device"), std::string::npos) << text(f);
+  // The budget was set below what was held.
+  f.limit = 45 * kMega;
+  EXPECT_NE(text(f).find("release 45 MiB under sim:0/device"), std::string::npos) << text(f);
   f.limit = 30 * kMega;
   f.held = 10 * kMega;
   EXPECT_NE(text(f).find("to at least 50 MiB"), std::string::npos) << text(f);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "account/recorder.h"
-#include "sim_heap.h"
+#include "sleepers.h"
 
 namespace nbx {
 namespace {
@@ -18,31 +18,16 @@ using testing::fresh_seed;
 using testing::kMega;
 using testing::kPage;
 
-class Sleep : public testing::SimHeap {
+class Sleep : public testing::Sleepers {
  protected:
-  struct Held {
-    Block block;
-    std::uint64_t bytes = 0;
-    Account* account = nullptr;
-    std::uint32_t pattern = 0;
-  };
-
-  Account& weights = root.child("weights");
-  Account& layer = weights.child("layer.1");
-  Account& kv = root.child("kv");
-  Stream stream{device, 0, false};
-
   Held take(std::uint64_t bytes, Account& account, Lifetime lifetime = Lifetime::kTransient) {
-    Held held{heap.allocate(bytes, 64, stream, account, lifetime), bytes, &account, 0};
+    Held held = Sleepers::take(bytes, account, lifetime);
     held.pattern = static_cast<std::uint32_t>(held.block.address) ^ 0x5bd1e995u;
     fill(held.block.address, held.pattern, bytes);
     return held;
   }
   void expect_contents(const Held& held) {
     expect_words(held.block.address, held.pattern, held.bytes);
-  }
-  void give(const Held& held) {
-    heap.free(held.block, held.bytes, *held.account, stream.id(), stream.submitted());
   }
 };
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "heap/blocks.h"
-#include "sim_heap.h"
+#include "sleepers.h"
 
 namespace nbx {
 namespace {
@@ -19,23 +19,8 @@ using testing::kMega;
 
 constexpr std::uint64_t kSmallest = 64 * 1024 + 256;  // what lies outside of slabs
 
-class SleepThreads : public testing::SimHeap {
+class SleepThreads : public testing::Sleepers {
  protected:
-  struct Held {
-    Block block;
-    std::uint64_t bytes = 0;
-    Account* account = nullptr;
-    std::uint32_t pattern = 0;
-  };
-
-  Account& weights = root.child("weights");
-  Account& layer = weights.child("layer.1");
-  Account& kv = root.child("kv");
-  Stream stream{device, 0, false};
-
-  Held take(std::uint64_t bytes, Account& account) {
-    return Held{heap.allocate(bytes, 64, stream, account), bytes, &account, 0};
-  }
   void write(Held* held, std::uint32_t pattern) {
     held->pattern = pattern;
     device.check(table.fill(0, held->block.address, pattern, 4, held->bytes / 4, 0), "fill");
@@ -46,6 +31,7 @@ class SleepThreads : public testing::SimHeap {
     return std::all_of(words.begin(), words.end(),
                        [&](std::uint32_t word) { return word == held.pattern; });
   }
+  // What it waited for is over: `write` waits.
   void give(const Held& held) { heap.free(held.block, held.bytes, *held.account, stream.id(), 0); }
   static std::uint64_t count(const HeapBlocks& found, BlockState state) {
     return static_cast<std::uint64_t>(std::count_if(

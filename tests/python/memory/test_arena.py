@@ -135,10 +135,12 @@ def test_guards_find_writes_past_the_end() -> None:
     arena = memory.Arena(8192, "cpu", name="vae", guarded=True)
     arena.empty((64,), "float32")
     bad = arena.empty((10,), "uint8")
-    ctypes.memset(bad.data_ptr() + 256, 0, 1)
-    with pytest.raises(ValueError, match="carving 2 of 10 bytes at offset 512 was written past"):
+    for past in (10, 13, 255, 256):  # the first byte behind it, and behind its padding
+        ctypes.memset(bad.data_ptr() + past, 0, 1)
+        place = rf"at offset 512 was written past its end, from byte {past - 10} behind"
+        with pytest.raises(ValueError, match=f"carving 2 of 10 bytes {place}"):
+            arena.verify()
         arena.verify()
-    arena.verify()
     ctypes.memset(bad.data_ptr() + 511, 0, 1)
     with pytest.raises(ValueError, match="was written past its end"):
         arena.free()
@@ -242,3 +244,28 @@ def test_layout_places_named_tensors() -> None:
         plan.add("other", 1, alignment=3)
     with pytest.raises(ValueError, match="at least"):
         plan.tensors(block[:10])
+
+
+def made(kind: str, device: str) -> Any:
+    if kind != "PlannedSlab":
+        return getattr(memory, kind)(4096, device, name="decoder")
+    plan = memory.plan([(0, 3, 256)], alignment=256)
+    return memory.PlannedSlab([("a", 0, 256)], plan, device, name="decoder")
+
+
+@pytest.mark.parametrize("kind", ["Arena", "StepSlab", "ReplaySlab", "PlannedSlab"])
+def test_nothing_is_carved_once_the_epoch_has_ended(kind: str) -> None:
+    device = "sim:1"
+    carver = made(kind, device)
+    tensor = carver.empty((4,))
+    memory.new_epoch(device)
+    calls = {"empty": ((4,),), "alloc": (16,), "reset": (), "verify": ()}
+    for name, arguments in calls.items():
+        if hasattr(carver, name):
+            with pytest.raises(ValueError, match=r"decoder.*an epoch of sim:1 that ended .*; make"):
+                getattr(carver, name)(*arguments)
+    del tensor
+    carver.free()
+    del carver
+    memory.trim(device)
+    assert memory.stats(device).mapped == 0

@@ -276,7 +276,11 @@ if child == 0:
     try:
         nbx.empty(4, device=device)
     except nbx.DeviceError as error:
-        sys.exit(0 if "fork" in str(error) else 9)
+        if "fork" not in str(error): sys.exit(9)
+    try:
+        nbx.memory.reserve(4096, device)
+    except nbx.DeviceError as error:
+        sys.exit(0 if "fork" in str(error) else 10)
     sys.exit(8)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 print("child", status)

@@ -156,8 +156,8 @@ def test_no_intervals_need_nothing() -> None:
     ("intervals", "error", "message"),
     [
         ([(0, 1, 1), (4, 4, 1)], ValueError, r"interval 1 is alive over \[4, 4\)"),
-        ([(0, 1, -1)], ValueError, "interval 0 has size -1"),
-        ([(0, 1, 1, 0)], ValueError, "alignment 0"),
+        ([(0, 1, -1)], ValueError, "size of interval 0 is -1; give 0 to"),
+        ([(0, 1, 1, 0)], ValueError, "alignment of interval 0 is 0; give 1 to"),
         ([(0, 9, 1, 1, [(0, 3)])], ValueError, r"gap \[0, 3\)"),
         ([(0, 1)], TypeError, "interval 0 is"),
         ([5], TypeError, "interval 0 is 5"),

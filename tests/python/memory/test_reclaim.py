@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 
@@ -559,3 +560,32 @@ def test_annotate() -> None:
     assert text.startswith("loading layer.3 failed. 128 MiB were asked for")
     assert "Cut axis" in text
     assert memory.annotate("x", KeyError()) == "x"
+
+
+def test_an_interrupt_in_a_reclaimer_reaches_the_program() -> None:
+    """The request ends first, whatever comes of it."""
+    ended: list[str] = []
+
+    def interrupted(missing: int) -> int:
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        with pytest.raises(MemoryError):
+            take(65 * MiB)
+        ended.append("refused")
+        time.sleep(10)  # the interrupt comes before
+
+    with memory.reclaimer(interrupted, device=DEVICE), pytest.raises(KeyboardInterrupt):
+        work()
+    assert ended in ([], ["refused"])
+
+
+def test_the_missing_bytes_count_what_is_above_the_budget() -> None:
+    held = take(27 * MiB)
+    with memory.budget(memory.allocated(DEVICE) - 19 * MiB, DEVICE) as limit:
+        with pytest.raises(MemoryError, match=r"release 20 MiB under sim:0, or raise") as caught:
+            take(MiB)
+        assert caught.value.shortfall == 20 * MiB
+        with memory.budget(limit.bytes + 20 * MiB, DEVICE):
+            more = take(MiB)
+    del held, more

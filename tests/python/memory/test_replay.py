@@ -137,6 +137,7 @@ def test_the_text_says_the_same(tmp_path: Path) -> None:
     [
         (["--device", "cuda:0"], "cuda"),
         (["--device", "sim:77"], "there is no device 77"),
+        (["--device", "sim:99999999999"], "sim:99999999999"),
         (["--device", "toaster"], "toaster"),
         (["--device", "cpu", "--memory", "1 GiB"], "--memory: cpu has the memory that it has"),
         (["--memory", "80%"], "--memory: '80%' is a share of nothing"),

@@ -146,3 +146,14 @@ def test_segments_where_there_are_no_pages() -> None:
     assert row.bytes <= row.mapped <= stats.occupied <= stats.mapped
     assert "mapped" in str(memory.report("cpu")).splitlines()[1]
     del held
+
+
+def test_names_that_would_break_the_table_are_escaped() -> None:
+    with memory.tag("a\tb\n\x1b[2Jc"):
+        held = nbx.empty((16,), device="sim:1")
+    text = str(memory.report("sim:1"))
+    assert r"a\tb\n\x1b[2Jc" in text
+    assert all(line.isprintable() for line in text.splitlines())
+    assert [row.tag for row in memory.report("sim:1").rows if row.tag] == ["a\tb\n\x1b[2Jc"]
+    assert r"a\tb\n\x1b[2Jc" in memory.report("sim:1")._repr_html_()
+    del held

@@ -129,3 +129,19 @@ def test_it_sleeps_with_its_tag_at_its_address() -> None:
     del tensor
     assert memory.sleeping("reserved_test", device).blocks == 0
     assert memory.allocated(device) == before
+
+
+def test_nothing_is_committed_once_the_epoch_has_ended() -> None:
+    name = "sim:1"
+    memory.trim(name)
+    free = memory.mem_get_info(name)[0]
+    block = memory.reserve(8 * MEGA, name)
+    block.commit(2 * MEGA)
+    memory.new_epoch(name)
+    with pytest.raises(
+        ValueError, match=r"commit: the block is of epoch \d+ of sim:1, which ended"
+    ):
+        block.commit(4 * MEGA)
+    del block
+    memory.trim(name)
+    assert memory.mem_get_info(name)[0] == free

@@ -188,6 +188,7 @@ def test_a_new_epoch_voids_every_address(start: memory.Stats) -> None:
         lambda: storage.data_ptr(),
         lambda: np.asarray(old.to("cpu")),
         lambda: old[0].item(),
+        lambda: old.__dlpack__(),
         lambda: nbx.empty((1000,), device=DEVICE).copy_(old),
     ):
         with pytest.raises(ValueError, match=rf"epoch {first} of sim:1, which ended"):

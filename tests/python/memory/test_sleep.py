@@ -58,6 +58,8 @@ def test_a_sleeping_tensor_is_refused_by_name() -> None:
         lambda: tensor + other,
         lambda: other.copy_(tensor),
         lambda: tensor.copy_(other),
+        lambda: tensor.__dlpack__(),
+        lambda: view.__dlpack__(copy=True),
     ):
         with pytest.raises(ValueError, match=r"sim:0/device/sleep_test is asleep.*wake"):
             use()

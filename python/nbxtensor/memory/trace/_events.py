@@ -1,7 +1,4 @@
-"""Events of the recorder's rings, put in one order and given their names.
-
-The layout of an event is that of csrc/account/recorder.h.
-"""
+"""Events of the recorder's rings, put in one order and given their names."""
 
 from __future__ import annotations
 
@@ -19,21 +16,12 @@ from nbxtensor.memory.trace._trace import Builder, Trace
 Words = npt.NDArray[np.uint64]
 Batch = tuple[Words, Words, int]  # words of n events (n, 4), their threads, how many are missing
 
-ALLOCATE, FREE, FREE_PENDING, FREE_COMPLETED = 2, 3, 4, 5
-NOTES = {
-    6: "map",
-    7: "unmap",
-    8: "steal",
-    9: "refuse",
-    10: "tag",
-    11: "mark",
-    12: "annotate",
-    13: "epoch",
-    14: "sleep",
-    15: "wake",
-}
-_OF_BLOCKS = (ALLOCATE, FREE, FREE_PENDING, FREE_COMPLETED)
-TEXTS = (10, 11, 12)  # whose origin is the number of a text
+ACTIONS: dict[str, int] = _core.recorder_actions()
+_OF_BLOCKS = tuple(ACTIONS[n] for n in ("allocate", "free", "free_pending", "free_completed"))
+ALLOCATE, FREE, FREE_PENDING, FREE_COMPLETED = _OF_BLOCKS
+NOTES = {number: name for name, number in ACTIONS.items() if number not in _OF_BLOCKS}
+# Whose origin is the number of a text.
+TEXTS = tuple(ACTIONS[name] for name in ("tag", "mark", "annotate"))
 
 
 class Events(NamedTuple):
@@ -59,23 +47,11 @@ def unpack(words: Words, threads: Words) -> Events:
     """Unpack events and sort them by time; a thread's own order stays."""
     first, first_ns, last, last_ns, wall = (int(value) for value in _core.recorder_clock())
     scale = (last_ns - first_ns) / max(last - first, 1)
-    place, extent, owner = words[:, 1], words[:, 2], words[:, 3]
-    small = np.uint64(0xFFFFF)
+    ticks, *fields = _core.recorder_fields(words)
     # From the last reading on: doubles are exact to a nanosecond over months.
-    since = words[:, 0].astype(np.int64) - last
-    columns = [
-        wall + (since * scale).astype(np.int64),
-        place & np.uint64(0xF),
-        place >> np.uint64(56),
-        place & np.uint64((1 << 56) - 16),
-        extent >> np.uint64(20),
-        extent & small,
-        owner >> np.uint64(20) & small,
-        owner >> np.uint64(40),
-        owner & small,
-        threads,
-    ]
-    events = Events(*(column.astype(np.int64) for column in columns))
+    time = wall + ((ticks - last) * scale).astype(np.int64)
+    columns = [time, *fields, threads.astype(np.int64)]
+    events = Events(*columns)
     return events.take(np.argsort(words[:, 0], kind="stable"))
 
 

@@ -23,9 +23,11 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "tsv": Format("# op id bytes stream", (".tsv",), _tsv.is_tsv, _tsv.read_tsv, _tsv.write_tsv),
+    "tsv": Format(
+        "# op\\tid\\tbytes\\tstream", (".tsv",), _tsv.is_tsv, _tsv.read_tsv, _tsv.write_tsv
+    ),
     "seed": Format(
-        "event_id M|F ptr nbytes site",
+        "event_id\\tM|F\\tptr\\tnbytes\\tsite",
         (".seed.tsv",),
         _tsv.is_seed,
         _tsv.read_seed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from io import BufferedRandom
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from nbxtensor import _core
-from nbxtensor.errors import InvalidValueError
+from nbxtensor.errors import FileError, InvalidValueError
+from nbxtensor.memory._arguments import text as text_of
+from nbxtensor.memory._arguments import whole
 from nbxtensor.memory.trace import _events
 from nbxtensor.memory.trace._events import Batch, Held, Words
 from nbxtensor.memory.trace._formats import format_of_name, write
@@ -54,8 +57,8 @@ class record:  # noqa: N801
     def __init__(
         self, path: str | Path | None = None, device: Any = None, limit: int | None = None
     ) -> None:
-        if limit is not None and limit < 1:
-            raise InvalidValueError(f"record: limit is {limit}; give at least 1 event, or None")
+        if limit is not None:
+            limit = whole("record", "limit", limit, 1, _UNBOUNDED, "events")
         if path is not None:
             format_of_name(Path(path).name)
         self._path = None if path is None else Path(path)
@@ -77,9 +80,10 @@ class record:  # noqa: N801
         """Begin; the ``with`` statement does so."""
         if self._recording is not None:
             raise InvalidValueError("record: this recording was started before; make another")
+        spool = None if self._path is None else _opened(self._path)
         self._recording = _core.Recording(_UNBOUNDED if self._limit is None else self._limit)
-        if self._path is not None:
-            self._spool = _Spool(self._recording, self._path.with_name(self._path.name + ".events"))
+        if spool is not None:
+            self._spool = _Spool(self._recording, *spool)
 
     def stop(self) -> Trace:
         """End, write the file if there is to be one, and return the trace."""
@@ -109,13 +113,22 @@ class record:  # noqa: N801
         self.stop()
 
 
+def _opened(path: Path) -> tuple[Path, BufferedRandom]:
+    """Return the file beside a trace that holds its events meanwhile."""
+    beside = path.with_name(path.name + ".events")
+    try:
+        return beside, beside.open("w+b")
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {error.strerror}") from error
+
+
 class _Spool:
     """Moves events to a file while a recording runs."""
 
-    def __init__(self, recording: Any, path: Path) -> None:
+    def __init__(self, recording: Any, path: Path, file: BufferedRandom) -> None:
         self._recording = recording
         self._path = path
-        self._file = path.open("w+b")
+        self._file = file
         self._missing = 0
         self._error: BaseException | None = None
         self._ended = threading.Event()
@@ -201,21 +214,26 @@ def events(device: Any = None) -> Trace:
 
 def set_events(count: int) -> int:
     """Set how many events each thread keeps from now on, 0 for none; return the former number."""
-    if count < 0:
-        raise InvalidValueError(f"set_events: got {count}; give 0 or more events")
-    return int(_core.recorder_set_events(count))
+    number = whole("set_events", "count", count, what="events")
+    return int(_core.recorder_set_events(number))
 
 
 def set_origins(frames: int) -> int:
     """Set how many Python frames are kept of every allocation; return the former number."""
-    return int(_core.recorder_set_origins(frames))
+    number = whole("set_origins", "frames", frames, what="frames")
+    return int(_core.recorder_set_origins(number))
 
 
 def mark(text: str) -> None:
     """Note a point in time under a name."""
-    _core.recorder_note(11, origin=_core.recorder_intern(text))
+    name = text_of("mark", "text", text, "such as 'prefill done'")
+    _core.recorder_note(_events.ACTIONS["mark"], origin=_core.recorder_intern(name))
 
 
 def annotate(address: int, text: str) -> None:
     """Attach a text to the block at an address; what was attached before stays."""
-    _core.recorder_note(12, address=address, origin=_core.recorder_intern(text))
+    place = whole("note", "address", address, what="as the address")
+    note = text_of("note", "text", text, "such as 'cache of layer 3'")
+    _core.recorder_note(
+        _events.ACTIONS["annotate"], address=place, origin=_core.recorder_intern(note)
+    )

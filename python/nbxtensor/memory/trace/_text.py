@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from nbxtensor.errors import FileError, InvalidValueError
+from nbxtensor.memory._arguments import LARGEST as LARGEST
+from nbxtensor.memory._arguments import shown as shown
 
-LARGEST = 2**63 - 1
 _DECIMAL = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,16}", re.ASCII)
 
@@ -77,12 +78,6 @@ class Row(NamedTuple):
         if _DECIMAL.fullmatch(text) is None or not 0 <= int(text) <= LARGEST:
             self.fail(column, text, f"an address within 0 .. {LARGEST:#x}")
         return int(text)
-
-
-def shown(value: object) -> str:
-    """Return a value as it stands in an error: short, and with nothing unprintable."""
-    text = ascii(value)
-    return text if len(text) <= 80 else f"{text[:76]}...{text[-1]}"
 
 
 def load(path: str | Path) -> bytes:

@@ -96,6 +96,7 @@ def _samples(live: Integers) -> Integers:
 def _groupings(trace: Trace) -> list[tuple[str, list[str], Integers]]:
     """Return the ways to tell blocks apart that this trace knows: name, labels, place by event."""
     size = np.searchsorted(np.array([2**bits for bits in _SIZES.values()]), trace.bytes, "right")
+    size = np.minimum(size, len(_SIZES) - 1)
     ways = [("size", list(_SIZES), size.astype(np.int64))]
     tags = ("tag", [text or _NONE["tag"] for text in trace.tags], trace.tag)
     # The first is what the page shows first.

@@ -416,3 +416,11 @@ def test_the_writer_uses_plain_opcodes_only(rng: np.random.Generator) -> None:
         "SETITEMS", "APPEND", "APPENDS", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "BINPUT",
         "LONG_BINPUT", "BINGET", "LONG_BINGET", "STOP",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [(2**63 - 1,), (2**63 - 1, 1), (2**62, 1), (2**62, 2**62)])
+def test_live_bytes_are_bounded(sizes: tuple[int, ...]) -> None:
+    """Sums of them are figures, and addresses follow them."""
+    rows = "".join(f"+\t{number}\t{size}\t0\n" for number, size in enumerate(sizes))
+    with pytest.raises(TraceError, match=r"more than 2\^62 live bytes; allowed is at most"):
+        read_bytes(f"# op\tid\tbytes\tstream\n{rows}".encode(), "run.tsv")

@@ -13,6 +13,7 @@ from typing import Any
 import nbxtensor as nbx
 import numpy as np
 import pytest
+from nbxtensor.errors import FileError
 from nbxtensor.memory import trace
 from nbxtensor.memory.trace import Trace, _record
 from nbxtensor.memory.trace._pickle import loads
@@ -110,6 +111,20 @@ def test_a_recording_may_go_to_a_file(tmp_path: Path) -> None:
     assert events.bytes.tolist() == recording.trace.bytes.tolist()
     assert int((events.bytes[events.op > 0] % 4 == 0).sum()) >= 2000
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run.tsv.gz"]
+
+
+def test_a_recording_that_cannot_begin_records_nothing(tmp_path: Path) -> None:
+    recording = record(tmp_path / "nowhere" / "run.tsv")
+    with pytest.raises(FileError, match=r"run\.tsv: cannot be written"):
+        recording.start()
+    with pytest.raises(ValueError, match="when the with statement has ended"):
+        recording.stop()
+    (tmp_path / "nowhere").mkdir()
+    with recording:
+        held = nbx.empty((4321,), dtype=nbx.uint8, device="cpu")
+    assert 4321 in recording.trace.bytes
+    assert [path.name for path in (tmp_path / "nowhere").iterdir()] == ["run.tsv"]
+    del held
 
 
 def test_origins_are_recorded() -> None:
@@ -345,13 +360,18 @@ def test_the_command_line(tmp_path: Path) -> None:
         (("convert", "bad.tsv", "x.json"), "bad.tsv, line 2, column op"),
         (("convert", "bad.tsv", "x.txt"), "bad.tsv, line 2"),
         (("view", "bad.tsv", "-o", "x.html", "--from", "morse"), "unknown format 'morse'"),
-        (("record", "-o", "x.txt", "--", "s.py"), "tells no format"),
+        (("record", "-o", "x.txt", "--", "bad.tsv"), "tells no format"),
+        (("record", "-o", "x.tsv", "--", "nothing.py"), "nothing.py: cannot be run"),
+        (("record", "-o", "x.tsv", "-m", "nothing.at.all"), "there is no module 'nothing.at.all'"),
+        (("record", "-o", "no/x.tsv", "--", "bad.tsv"), "no/x.tsv: cannot be written"),
+        (("convert", "blanks.tsv", "x.json"), r"# op\tid\tbytes\tstream"),
     ],
 )
 def test_the_command_line_names_faults(
     arguments: tuple[str, ...], named: str, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.tsv").write_text("# op\tid\tbytes\tstream\n?\t1\t2\t3\n")
+    (tmp_path / "blanks.tsv").write_text("# op id bytes stream\n+ 1 2 3\n")
     done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert named in done.stderr

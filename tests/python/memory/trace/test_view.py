@@ -206,3 +206,13 @@ if BROWSES:
         assert data[:8] == b"\x89PNG\r\n\x1a\n"
         assert int.from_bytes(data[16:20], "big") == 1400
         assert len(data) > 30_000  # an empty page is far smaller
+
+
+def test_a_block_of_any_size_has_a_place() -> None:
+    builder = Builder("tsv", "sim:0")
+    for number, size in enumerate((0, 1, 2**32, 2**61, 2**62 - 1 - 2**61 - 2**32)):
+        builder.add(1, number, size)
+    data = view_data(builder.build().validate())
+    sizes = next(group for group in data["groups"] if group["name"] == "size")
+    assert sizes["labels"] == ["256 MiB and more", "below 64 KiB"]
+    assert data["peak"] == 2**62
