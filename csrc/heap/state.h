@@ -212,6 +212,10 @@ struct Heap::State {
   [[nodiscard]] std::uint32_t grow_pages(const HeapRequest& request, const Reach& reach);
   [[nodiscard]] bool fill_window(const HeapRequest& request, const Reach& reach, bool scarce,
                                  std::uint32_t* id, FillResult* result);
+  [[nodiscard]] FillResult fill_gaps(std::vector<PageRun> gaps, bool steal, Lifetime lifetime);
+  FillResult fill(const std::vector<PageRun>& targets, const std::vector<Victim>& victims,
+                  Lifetime lifetime);
+  void note_filled(const HeapRequest& request, DeviceAddress start, const FillResult& result);
   std::uint64_t release_pages(std::uint64_t keep);
 
   // Runs of a range that must have memory (supply.cpp).

@@ -26,7 +26,6 @@ bool Heap::State::try_fill(const HeapRequest& request, const Targets& targets, b
                            std::vector<PageRun>* runs) {
   Pages& memory = reservable();
   std::vector<Victim> victims;
-  std::vector<PageRun> taken;
   {
     const std::lock_guard<ShortLock> guard(lock);
     *runs = targets();
@@ -38,29 +37,11 @@ bool Heap::State::try_fill(const HeapRequest& request, const Targets& targets, b
         steal || steals((missing - std::min(missing, banked)) * memory.granule(), request.granted);
     if (steal && missing > banked) victims = space.take_victims(missing - banked);
   }
-  for (const Victim& victim : victims) taken.push_back(victim.run);
-  const FillResult result = memory.fill(*runs, taken, request.lifetime);
-  {
-    const std::lock_guard<ShortLock> guard(lock);
-    for (std::size_t i = 0; i < victims.size(); ++i) {
-      if (i < result.taken) {
-        space.make_gap(victims[i].record);
-      } else {
-        space.return_victim(victims[i].record);
-      }
-    }
-    created += result.created;
-    stolen += result.stolen;
-    if (result.stolen != 0) ++remaps;
-    note_held();
-  }
-  if (result.created != 0) {
-    Recorder::note_now(RecordedAction::kMap, recorded, 0, result.created, request.stream,
-                       request.account.id(), 0);
-  }
+  const FillResult result = fill(*runs, victims, request.lifetime);
+  note_filled(request, 0, result);
   if (result.stolen != 0) {
-    Recorder::note_now(RecordedAction::kSteal, recorded, 0, result.stolen, request.stream,
-                       request.account.id(), 0);
+    const std::lock_guard<ShortLock> guard(lock);
+    ++remaps;
   }
   if (result.status == kAllocationRefused) {
     // Some runtimes report a refusal once more, on a later unrelated call.

@@ -24,6 +24,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "slack": {"slack": 0.02, "repeat": 4},
     "turns": {"split": 4},
     "random": {"split": 4, "seed": 2026},
+    "random again": {"split": 4, "seed": 3},
 }
 
 
@@ -128,15 +129,11 @@ def test_a_little_slack_ends_the_remaps(results: dict[str, Any]) -> None:
         assert ratio <= 1.04, (name, ratio)
 
 
-@pytest.mark.parametrize(
-    ("configuration", "most", "mean"), [("turns", 1.05, 1.02), ("random", 1.07, 1.03)]
-)
-def test_four_streams_share_their_memory(
-    results: dict[str, Any], configuration: str, most: float, mean: float
-) -> None:
+@pytest.mark.parametrize("configuration", ["turns", "random", "random again"])
+def test_four_streams_share_their_memory(results: dict[str, Any], configuration: str) -> None:
     ratios = judged(recorded(results), configuration)
-    assert max(ratios.values()) <= most, ratios
-    assert math.prod(ratios.values()) ** (1 / len(ratios)) <= mean, ratios
+    assert max(ratios.values()) <= 1.05, ratios
+    assert math.prod(ratios.values()) ** (1 / len(ratios)) <= 1.02, ratios
 
 
 if __name__ == "__main__":
