@@ -8,16 +8,18 @@ using namespace nbx;
 
 DeviceMemory& host_memory() { return memory_of(open_device(DeviceKind::kCpu, 0)); }
 
-DeviceMemory& gpu_memory() {
-  static Device& device = [&]() -> Device& {
-    sim::set_memory(0, std::uint64_t{1} << 40);
-    sim::set_backing(0, sim::Backing::kNone);
-    Device& opened = open_device(DeviceKind::kSim, 0);
+DeviceMemory& gpu_memory(std::int32_t ordinal) {
+  const auto open = [](std::int32_t number) -> Device* {
+    sim::set_memory(number, std::uint64_t{1} << 40);
+    sim::set_backing(number, sim::Backing::kNone);
+    Device& opened = open_device(DeviceKind::kSim, number);
     const HostWork work{[](void*) {}, [](void*) {}, nullptr};
-    opened.check(opened.primitives().launch_host(0, &work, 1e9, 0), "launch_host");
-    return opened;
-  }();
-  return memory_of(device);
+    const StreamHandle stream = default_stream(opened).handle();
+    opened.check(opened.primitives().launch_host(number, &work, 1e9, stream), "launch_host");
+    return &opened;
+  };
+  static Device* const devices[] = {open(0), open(1)};
+  return memory_of(*devices[ordinal]);
 }
 
 Blocks::Blocks(DeviceMemory& memory)

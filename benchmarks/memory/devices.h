@@ -14,9 +14,9 @@ inline constexpr std::uint64_t kAlignment = 64;
 
 /// The cpu: work is complete on return.
 nbx::DeviceMemory& host_memory();
-/// A simulated GPU of 1 TiB with books only, whose default stream has work that does not end:
-/// blocks are freed with a ticket that stays open, as in a program that keeps its GPU busy.
-nbx::DeviceMemory& gpu_memory();
+/// One of two simulated GPUs of 1 TiB with books only, whose default stream has work that does not
+/// end: blocks are freed with a ticket that stays open, as in a program that keeps its GPU busy.
+nbx::DeviceMemory& gpu_memory(std::int32_t ordinal = 0);
 
 /// Blocks of one heap, used and freed on the default stream.
 class Blocks {

@@ -1,4 +1,4 @@
-// Two threads with blocks of their own: time of each, against one thread alone.
+// Two threads with blocks of their own: time of each, against one thread alone and two heaps.
 #include <atomic>
 #include <random>
 #include <thread>
@@ -36,30 +36,36 @@ double per_thread(int threads, int operations, const MakeBody& make_body) {
   return median(std::move(all));
 }
 
-/// One thread and two, in turns, so that what disturbs one reading disturbs its neighbour.
+/// One thread; two that share a heap; and two that share none, which tells what the machine itself
+/// takes from one core for another: in turns, so that what disturbs one reading disturbs all.
 template <class MakeBody>
 void add(Report* report, const std::string& name, int operations, const MakeBody& make_body) {
-  std::vector<double> one, two, ratios;
+  std::vector<double> one, two, apart, to_one, to_apart;
   for (int turn = 0; turn < kTurns; ++turn) {
-    one.push_back(per_thread(1, operations, make_body));
-    two.push_back(per_thread(2, operations, make_body));
-    ratios.push_back(two.back() / one.back());
+    const auto shared = [&](int number) { return make_body(number, gpu_memory(0)); };
+    const auto own = [&](int number) { return make_body(number, gpu_memory(number)); };
+    one.push_back(per_thread(1, operations, shared));
+    two.push_back(per_thread(2, operations, shared));
+    apart.push_back(per_thread(2, operations, own));
+    to_one.push_back(two.back() / one.back());
+    to_apart.push_back(two.back() / apart.back());
   }
   report->add(name + "_one_thread_ns", median(std::move(one)));
   report->add(name + "_two_threads_ns", median(std::move(two)));
-  report->add(name + "_two_to_one", median(std::move(ratios)));
+  report->add(name + "_two_threads_apart_ns", median(std::move(apart)));
+  report->add(name + "_two_to_one", median(std::move(to_one)));
+  report->add(name + "_two_to_apart", median(std::move(to_apart)));
 }
 
 }  // namespace
 
 void time_threads(Report* report) {
-  DeviceMemory& memory = gpu_memory();
-  add(report, "hot_4k", 2000, [&](int) {
+  add(report, "hot_4k", 2000, [](int, DeviceMemory& memory) {
     return [blocks = std::make_unique<Blocks>(memory)](int count) {
       for (int i = 0; i < count; ++i) blocks->give(blocks->take(4096), 4096);
     };
   });
-  add(report, "random_small", 1000, [&](int number) {
+  add(report, "random_small", 1000, [](int number, DeviceMemory& memory) {
     LogUniform size(static_cast<std::uint64_t>(number) + 3, 256.0, 65536.0);
     auto blocks = std::make_unique<Blocks>(memory);
     std::vector<std::uint64_t> sizes(8192);

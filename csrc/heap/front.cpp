@@ -462,9 +462,14 @@ Front* Heap::State::shut_fronts() noexcept {
 
 Heap::State::Recall::Recall(State& heap) noexcept : heap_(heap), fronts_(heap.shut_fronts()) {
   const std::lock_guard<ShortLock> guard(heap.lock);
-  for (Front* front = fronts_; front != nullptr; front = front->next_of_heap) heap.empty(*front);
   heap.slabs.open_shares();
   heap.slabs.fold();
+}
+
+void Heap::State::Recall::drain() const noexcept {
+  const std::lock_guard<ShortLock> guard(heap_.lock);
+  for (Front* front = fronts_; front != nullptr; front = front->next_of_heap) heap_.empty(*front);
+  heap_.slabs.fold();
 }
 
 Heap::State::Recall::~Recall() {

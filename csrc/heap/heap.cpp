@@ -45,6 +45,7 @@ Heap::~Heap() {
   try {
     // While all is recalled, slabs whose last slots were waited for go back as well.
     const State::Recall recall(*state_);
+    recall.drain();
     static_cast<void>(state_->wait_for_pending());
     state_->release_unused(0);
   } catch (const std::exception& error) {
@@ -339,13 +340,14 @@ void Heap::after_fork(bool child) noexcept {
 void Heap::recall() {
   const BlockingScope scope;
   const std::lock_guard<GrowthLock> growing(state_->growth);
-  const State::Recall recalled(*state_);
+  State::Recall(*state_).drain();
 }
 
 std::uint64_t Heap::trim(std::uint64_t keep) {
   const BlockingScope scope;
   const std::lock_guard<GrowthLock> growing(state_->growth);
   const State::Recall recall(*state_);
+  recall.drain();
   state_->poll();
   return state_->release_unused(keep);
 }
@@ -383,6 +385,7 @@ HeapStatistics Heap::statistics() const {
 void Heap::reset_peak() {
   const std::lock_guard<GrowthLock> growing(state_->growth);
   const State::Recall recall(*state_);
+  recall.drain();
   const std::lock_guard<ShortLock> guard(state_->lock);
   state_->peak_live = state_->live;
   state_->peak_mapped = state_->held();

@@ -20,6 +20,9 @@ std::uint32_t Heap::State::serve(const HeapRequest& request) {
   if (id != kNoBlock) return id;
   // Until the request is served nothing comes into a cache that could have served it.
   const Recall recall(*this);
+  id = search(request, reach, false);
+  if (id != kNoBlock) return id;
+  recall.drain();
   id = serve_parked(request, reach);
   if (id != kNoBlock) return id;
   id = grow(request, reach, false);

@@ -318,6 +318,7 @@ SleepReport Heap::sleep(Account& tag, bool keep) {
   {
     // Nobody frees one of them without the lock meanwhile.
     const State::Recall recall(s);
+    recall.drain();
     nap = s.doze(tag);
   }
   if (nap.size() == 0) return report;

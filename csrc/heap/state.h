@@ -97,12 +97,13 @@ struct Heap::State {
   void open_fronts_after_fork(bool child, Front* shut) noexcept;
   /// Bytes that threads keep; slots of empty slabs left aside.
   [[nodiscard]] std::uint64_t kept_bytes() const noexcept;
-  /// Takes back what threads keep, and lets them keep nothing until it ends: for a search that must
-  /// see everything.
+  /// Keeps threads from what is theirs until it ends, so that their slabs are open to all; `drain`
+  /// takes back what they keep in their stacks as well: for a search that must see everything.
   class Recall {
    public:
     explicit Recall(State& heap) noexcept;
     ~Recall();
+    void drain() const noexcept;
     Recall(const Recall&) = delete;
     Recall& operator=(const Recall&) = delete;
 

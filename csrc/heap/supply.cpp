@@ -61,6 +61,7 @@ std::vector<PageRun> Heap::State::supply(const HeapRequest& request, const Targe
   };
   // What threads keep could serve it, and nothing new comes there meanwhile.
   const Recall recall(*this);
+  recall.drain();
   poll();
   if (attempt(false)) return runs;
   if (!pages) release_segments(0);
