@@ -29,9 +29,8 @@ std::uint64_t bytes_from_python(const py::object& size, const py::object& total)
     return parse_bytes(text, total.is_none() ? 0 : total.cast<std::uint64_t>());
   }
   if (py::isinstance<py::bool_>(size) || PyIndex_Check(size.ptr()) == 0) {
-    throw Error(ErrorKind::kType,
-                std::string("size: got ") + Py_TYPE(size.ptr())->tp_name +
-                    "; give an integer, or a text such as \"2 GiB\"");
+    throw Error(ErrorKind::kType, std::string("size: got ") + Py_TYPE(size.ptr())->tp_name +
+                                      "; give an integer, or a text such as \"2 GiB\"");
   }
   const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(size.ptr()));
   if (!number) throw py::error_already_set();

@@ -82,6 +82,16 @@ void Checker::report(std::string text) noexcept {
   }
 }
 
+void Checker::report_damage(std::vector<std::string> found) noexcept {
+  for (std::string& text : found) {
+    {
+      const Lock lock(mutex_);
+      if (std::find(reports_.begin(), reports_.end(), text) != reports_.end()) continue;
+    }
+    report(std::move(text));
+  }
+}
+
 std::vector<std::string> Checker::reports() const {
   const Lock lock(mutex_);
   return reports_;
@@ -335,7 +345,7 @@ void Checker::retire(Entries::iterator place) {
       }
       for (const Access& access : entry.accesses) wait_for(access.use);
     }
-    for (std::string& text : damage_of_guards(entry)) report(std::move(text));
+    report_damage(damage_of_guards(entry));
     if (entry.armed) {
       fill(entry.address, entry.bytes, freed_pattern(entry.number), 0);
       // Not by the stream's own wait, which raises what was just found.
@@ -367,7 +377,7 @@ void Checker::release_oldest(std::uint64_t bytes, std::size_t blocks) noexcept {
       quarantined_ -= place->bytes;
     }
     try {
-      for (std::string& text : damage_of_poison(*place)) report(std::move(text));
+      report_damage(damage_of_poison(*place));
     } catch (const std::exception& error) {
       report(std::string("freed memory could not be read: ") + error.what());
     }
@@ -439,7 +449,7 @@ void Checker::verify() {
     try {
       auto found = i < live ? damage_of_guards(entries[i]) : damage_of_poison(entries[i]);
       if (found.empty() || !holds(entries[i], i < live)) continue;
-      for (std::string& text : found) report(std::move(text));
+      report_damage(std::move(found));
     } catch (const Error&) {
       if (holds(entries[i], i < live)) throw;
     }

@@ -73,6 +73,8 @@ class Checker {
   using Lock = std::unique_lock<std::recursive_mutex>;
 
   void report(std::string text) noexcept;
+  /// What the bytes of a block show at every look, and is told once.
+  void report_damage(std::vector<std::string> found) noexcept;
   [[nodiscard]] std::string name_of(const Entry& entry) const;
   void arm(Entry* entry, Stream& stream);
   void fill(DeviceAddress address, std::uint64_t bytes, std::uint8_t value, StreamHandle stream);

@@ -55,6 +55,27 @@ except nbx.DeviceError as error:
     print(error)
 """
 
+# The same bytes are looked at by every call, by the free, and when the block leaves quarantine.
+TOLD_ONCE = """
+import nbxtensor as nbx
+from nbxtensor import _core
+from nbxtensor.memory import check
+x = nbx.empty((1000,), device="sim:0")
+_core.sim.foreign_fill(0, x.data_ptr() + 4000, 1, 8, 0)
+first = check("sim:0")
+assert len(first) == 1 and "past the end" in first[0], first
+assert check("sim:0") == first
+try:
+    nbx.synchronize("sim:0")
+except nbx.DeviceError as error:
+    assert first[0] in str(error)
+nbx.synchronize("sim:0")
+del x
+nbx.synchronize("sim:0")
+assert check("sim:0") == first
+print("fine")
+"""
+
 # Copies between host and device, and from one tensor into another, are work like any other. An
 # upload of some size takes its time on the virtual clock, so that it is under way when they begin.
 COPIES = """
@@ -145,3 +166,7 @@ def test_it_must_be_on() -> None:
     nbx.empty((1,), device="sim:0")
     with pytest.raises(ValueError, match="NBX_MEMORY_CHECK=1"):
         check("sim:0")
+
+
+def test_damage_is_told_once() -> None:
+    assert run(TOLD_ONCE).strip().endswith("fine")

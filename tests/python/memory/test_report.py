@@ -154,6 +154,6 @@ def test_names_that_would_break_the_table_are_escaped() -> None:
     text = str(memory.report("sim:1"))
     assert r"a\tb\n\x1b[2Jc" in text
     assert all(line.isprintable() for line in text.splitlines())
-    assert [row.tag for row in memory.report("sim:1").rows if row.tag] == ["a\tb\n\x1b[2Jc"]
+    assert "a\tb\n\x1b[2Jc" in [row.tag for row in memory.report("sim:1").rows]
     assert r"a\tb\n\x1b[2Jc" in memory.report("sim:1")._repr_html_()
     del held

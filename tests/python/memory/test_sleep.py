@@ -128,5 +128,5 @@ def test_sleep_of_the_sleeping_and_wake_of_the_awake_do_nothing() -> None:
 def test_devices_without_virtual_memory_are_named() -> None:
     with pytest.raises(nbx.UnsupportedError, match="sleep: cpu has no virtual memory"):
         memory.sleep("sleep_test", "cpu")
-    with pytest.raises(TypeError, match="sleep: got 3 as tag"):
+    with pytest.raises(TypeError, match="sleep: tag is 3; give a text"):
         memory.sleep(3, DEVICE)  # type: ignore[arg-type]
