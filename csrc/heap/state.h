@@ -137,7 +137,12 @@ struct Heap::State {
   [[nodiscard]] std::uint32_t take_quickly(Front* front, Front::Set* set,
                                            const HeapRequest& request) noexcept {
     const auto take = [&] {
-      const std::uint32_t id = set != nullptr ? take_kept(*front, *set, request) : kNoBlock;
+      std::uint32_t id = set != nullptr ? take_kept(*front, *set, request) : kNoBlock;
+      if (id == kNoBlock && set != nullptr && request.granted <= SlotSize::kLargest) {
+        // Of a slot's size, so that it is kept like one.
+        id = space.take(home_of(request.granted), request.stream,
+                        front->slot_bytes(request.granted), request.alignment);
+      }
       if (id != kNoBlock) return id;
       return space.take(home_of(request.granted), request.stream, request.granted,
                         request.alignment);
