@@ -181,9 +181,6 @@ class alignas(64) Front {
   [[nodiscard]] NBX_INLINE std::size_t class_of(std::uint64_t bytes) const noexcept {
     return tables_.classes[(bytes - 1) >> 6];
   }
-  [[nodiscard]] std::uint64_t slot_bytes(std::uint64_t bytes) const noexcept {
-    return tables_.bytes[class_of(bytes)];
-  }
   /// Where a free block of these bytes belongs; null if its size is no class's.
   [[nodiscard]] NBX_INLINE Stack* stack_for(Set& set, std::uint64_t bytes) const noexcept {
     const std::size_t size_class = class_of(bytes);

@@ -137,12 +137,7 @@ struct Heap::State {
   [[nodiscard]] std::uint32_t take_quickly(Front* front, Front::Set* set,
                                            const HeapRequest& request) noexcept {
     const auto take = [&] {
-      std::uint32_t id = set != nullptr ? take_kept(*front, *set, request) : kNoBlock;
-      if (id == kNoBlock && set != nullptr && request.granted <= SlotSize::kLargest) {
-        // Of a slot's size, so that it is kept like one.
-        id = space.take(home_of(request.granted), request.stream,
-                        front->slot_bytes(request.granted), request.alignment);
-      }
+      const std::uint32_t id = set != nullptr ? take_kept(*front, *set, request) : kNoBlock;
       if (id != kNoBlock) return id;
       return space.take(home_of(request.granted), request.stream, request.granted,
                         request.alignment);
