@@ -168,6 +168,12 @@ def test_names_of_devices_are_whole(name: str) -> None:
         memory.stats(name)
 
 
+@pytest.mark.parametrize("history", [0, 1, None, "no"])
+def test_a_snapshot_takes_a_flag(history: Any) -> None:
+    with pytest.raises(TypeError, match=r"snapshot: history is .*; give True or False"):
+        memory.snapshot(DEVICE, history=history)
+
+
 def test_an_event_cancels_a_plan() -> None:
     cancel = threading.Event()
     cancel.set()

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbxtensor import _core
+from nbxtensor.memory._arguments import flag
 from nbxtensor.memory.trace import _events, _pickle, _snapshot
 from nbxtensor.memory.trace._events import Held
 from nbxtensor.memory.trace._text import save
@@ -208,7 +209,7 @@ def snapshot(device: Any = None, *, history: bool = True) -> Snapshot:
     history : bool
         Whether to copy the events too.
     """
-    return Snapshot(device, history=history)
+    return Snapshot(device, history=flag("snapshot", "history", history))
 
 
 def dump_snapshot(path: str | Path, device: Any = None) -> None:
