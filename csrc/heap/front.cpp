@@ -113,7 +113,7 @@ void Front::fill(Set& set, std::size_t size_class, StreamId stream, bool locked)
 void Front::raise(Stack& stack, std::uint64_t bytes) noexcept {
   const auto most =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(bound_ / 32 / bytes, 2, Stack::kPlaces));
-  if (stack.limit >= most) return;
+  if (bound_ == 0 || stack.limit >= most) return;
   const std::uint32_t more = std::min(std::max(stack.limit, 2u), most - stack.limit);
   if (allotted_ + more * bytes > bound_ && stack.limit != 0) return;
   allotted_ += more * bytes;
@@ -300,8 +300,9 @@ std::uint32_t Heap::State::take_kept(Front& front, Front::Set& set,
                                      const HeapRequest& request) noexcept {
   const std::uint64_t granted = request.granted;
   const std::uint64_t share = request.account.root().limit() / 256;
-  // Larger blocks that lie aside cost a small heap the order of its holes.
-  front.set_bounds(std::min(share, held() / 8), std::min(share, held() / 256));
+  // Larger blocks that lie aside cost a small heap the order of its holes. A front that was made
+  // while others are recalled has no bounds until that is over.
+  if (recalls == 0) front.set_bounds(std::min(share, held() / 8), std::min(share, held() / 256));
   if (granted <= SlotSize::kLargest) {
     const std::size_t size_class = front.class_of(granted);
     Front::Stack& stack = set.stacks[size_class];

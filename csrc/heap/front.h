@@ -222,7 +222,7 @@ class alignas(64) Front {
     stack.count -= gone;
     return gone != 0;
   }
-  /// Lets a stack of blocks of `bytes` hold more, as far as all stacks together may.
+  /// Lets a stack of blocks of `bytes` hold more: a few, and as far as all stacks together may.
   void raise(Stack& stack, std::uint64_t bytes) noexcept;
   /// A freed block is kept: its handles are void.
   static void hide(BlockRecord& record, std::uint32_t generation) noexcept {

@@ -13,7 +13,7 @@ namespace {
 
 /// So that growing to `count` allocates nothing, and that growing step by step is cheap.
 template <class T>
-void make_room(std::vector<T>* values, std::size_t count) {
+void reserve_for(std::vector<T>* values, std::size_t count) {
   if (values->capacity() < count) values->reserve(std::max(count, 2 * values->capacity()));
 }
 
@@ -55,10 +55,8 @@ template <class Visit>
 void Slabs::for_each(const Visit& visit) const noexcept {
   static_cast<void>(visit_lists([&](const Lists& lists) {
     for (const List& list : lists) {
-      for (std::uint32_t number = list.first; number != 0;) {
-        const std::uint32_t next = slabs_[number].place.next;
+      for (std::uint32_t number = list.first; number != 0; number = slabs_[number].place.next) {
         visit(number);
-        number = next;
       }
     }
     return false;
@@ -228,18 +226,19 @@ std::uint32_t Slabs::make_slab(std::uint32_t size_class, StreamId stream) noexce
   // Where holes are short a smaller one serves as well.
   std::uint32_t slots = std::min(most, std::max(kFewSlots, wanted_[size_class]));
   for (int tries = 0; tries < kHalvings && slots > 1; ++tries, slots /= 2) {
-    const std::uint32_t number = make_slab(size_class, stream, slots, slots * slot_bytes);
+    const std::uint32_t number = make_slab_of(slots, size_class, stream);
     if (number != 0) return number;
   }
   return 0;
 }
 
-std::uint32_t Slabs::make_slab(std::uint32_t size_class, StreamId stream, std::uint32_t slots,
-                               std::uint64_t bytes) noexcept {
+std::uint32_t Slabs::make_slab_of(std::uint32_t slots, std::uint32_t size_class,
+                                  StreamId stream) noexcept {
+  const std::uint64_t bytes = slots * SlotSize::granules(size_class) * space_.granule();
   std::uint32_t& spare = spare_[run_bits(slots)];
   try {
-    make_room(&strays_, slot_count_ + slots);
-    make_room(&frozen_, slot_count_ + slots);
+    reserve_for(&strays_, slot_count_ + slots);
+    reserve_for(&frozen_, slot_count_ + slots);
     if (spare == 0) make_spare(run_bits(slots));
     records_.ensure(2);  // for the block
   } catch (const std::bad_alloc&) {
@@ -261,7 +260,7 @@ std::uint32_t Slabs::make_slab(std::uint32_t size_class, StreamId stream, std::u
 }
 
 /// A slab without a block, and the records of as many slots as it may ever have.
-void Slabs::make_spare(std::uint32_t bits) {
+void Slabs::make_spare(std::size_t bits) {
   records_.ensure_run(1u << bits);
   slabs_.emplace_back().first_id = records_.acquire_run(1u << bits);
   spare_[bits] = static_cast<std::uint32_t>(slabs_.size() - 1);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -73,8 +74,7 @@ class Slabs {
 
   explicit Slabs(Space& space);
 
-  // ---- by the thread of the share, inside its gate or with the heap's lock
-  // -----------------------
+  // ---- by the thread of the share, inside its gate or with the heap's lock ---------------------
   /// Up to `count` free slots of the share's own; they stay kCached. Returns how many.
   std::uint32_t take_owned(Share& share, std::uint32_t size_class, StreamId stream,
                            std::uint32_t count, std::uint32_t* ids) noexcept;
@@ -82,8 +82,7 @@ class Slabs {
   /// simple.
   [[nodiscard]] bool give_owned(Share& share, std::uint32_t id) noexcept;
 
-  // ---- with the heap's lock
-  // ----------------------------------------------------------------------
+  // ---- with the heap's lock --------------------------------------------------------------------
   /// The same as `take_owned`, and then slots that `stream` can have at once of slabs that become
   /// the share's; makes one if none has any and there is room.
   std::uint32_t take(Share& share, std::uint32_t size_class, StreamId stream, std::uint32_t count,
@@ -150,6 +149,11 @@ class Slabs {
   static constexpr std::uint32_t kHeapFirst = 4;   // blocks that a class has of the heap itself
   static constexpr int kHalvings = 3;              // sizes of a slab that are tried
   static constexpr int kLooked = 16;               // slabs looked at for one of the right stream
+  // A slab's records lie in a row of a power of two: of most slots where they are smallest.
+  static constexpr std::size_t kMostBits = std::bit_width(kSlabBytes - 1) - kHostGranuleBits;
+  [[nodiscard]] static std::size_t run_bits(std::uint32_t slots) noexcept {
+    return static_cast<std::size_t>(std::bit_width(slots - 1));
+  }
 
   [[nodiscard]] static bool is_empty(const Slab& slab) noexcept { return slab.free == slab.slots; }
   [[nodiscard]] bool ends_empty(const List& list) const noexcept {
@@ -159,12 +163,9 @@ class Slabs {
   [[nodiscard]] std::uint32_t find_for(const Share& share, std::uint32_t size_class,
                                        StreamId stream) noexcept;
   [[nodiscard]] std::uint32_t make_slab(std::uint32_t size_class, StreamId stream) noexcept;
-  [[nodiscard]] static std::uint32_t run_bits(std::uint32_t slots) noexcept {
-    return 32 - static_cast<std::uint32_t>(__builtin_clz(slots - 1));
-  }
-  [[nodiscard]] std::uint32_t make_slab(std::uint32_t size_class, StreamId stream,
-                                        std::uint32_t slots, std::uint64_t bytes) noexcept;
-  void make_spare(std::uint32_t bits);
+  [[nodiscard]] std::uint32_t make_slab_of(std::uint32_t slots, std::uint32_t size_class,
+                                           StreamId stream) noexcept;
+  void make_spare(std::size_t bits);
   void cut(std::uint32_t number) noexcept;
   std::uint32_t pop(Slab& slab, StreamId stream) noexcept;
   void push(List& list, std::uint32_t number, std::uint32_t id) noexcept;
@@ -192,9 +193,8 @@ class Slabs {
 
   Space& space_;
   RecordTable& records_;
-  StableVector<Slab> slabs_;  // by number; 0 is none
-  static constexpr std::uint32_t kMostBits = 10;
-  std::array<std::uint32_t, kMostBits + 1> spare_{};  // by the bits of their runs' length
+  StableVector<Slab> slabs_;                          // by number; 0 is none
+  std::array<std::uint32_t, kMostBits + 1> spare_{};  // by run_bits of their slots
   Lists lists_{};                                     // nobody's
   Share* shares_ = nullptr;
   std::uint32_t opened_ = 0;

@@ -207,6 +207,48 @@ TEST_P(FrontTest, ASlotThatAnotherThreadKeepsIsFoundBeforeARefusal) {
   expect_identity();
 }
 
+TEST_P(FrontTest, AThreadThatBeginsWhileARequestIsServedKeepsNothingFromIt) {
+  driver().capacity = 4 * kMega;
+  constexpr std::uint64_t kHalf = 32 * 1024, kFew = 256;
+  // Blocks of the heap itself, side by side, as no size has slabs at first.
+  const Block halves[] = {take(kHalf), take(kHalf)};
+  const Block little = take(kFew);
+  std::vector<std::pair<Block, std::uint64_t>> filling;
+  const auto fill = [&](std::uint64_t bytes) {
+    EXPECT_THROW(
+        {
+          for (;;) filling.emplace_back(take(bytes), bytes);
+        },
+        Error);
+  };
+  for (std::uint64_t bytes = 2 * kMega; bytes >= kFew; bytes /= 2) fill(bytes);
+  fill(2 * kHalf);  // what slabs of the last sizes had left aside
+  give(little, kFew);
+  heap->recall();
+  std::atomic<bool> freed{false}, done{false};
+  std::thread other;
+  heap->add_reclaimer(1, [&](std::uint64_t) -> std::uint64_t {
+    if (other.joinable()) return 0;
+    other = std::thread([&] {
+      const Block own = take(kFew);  // it counts by itself from here on
+      for (const Block& half : halves) give(half, kHalf);
+      give(own, kFew);
+      freed = true;
+      while (!done.load()) std::this_thread::yield();
+    });
+    while (!freed.load()) std::this_thread::yield();
+    return 2 * kHalf;
+  });
+  Block whole;
+  EXPECT_NO_THROW(whole = take(2 * kHalf));
+  EXPECT_TRUE(freed.load());
+  done = true;
+  other.join();
+  give(whole, 2 * kHalf);
+  for (const auto& [block, bytes] : filling) give(block, bytes);
+  expect_identity();
+}
+
 TEST_P(FrontTest, AThreadThatEndsLeavesNothing) {
   for (int i = 0; i < 20; ++i) {
     std::thread([&] {
