@@ -37,6 +37,7 @@ using PageHandle = std::uint64_t;
 using ModuleHandle = std::uint64_t;
 using KernelHandle = std::uint64_t;
 using GraphHandle = std::uint64_t;
+using NodeHandle = std::uint64_t;  // one piece of work of a graph
 /// Completed work of a stream: all that was submitted up to a ticket, waits included, is done once
 /// `completed_ticket` has reached it. Starts at 0, never decreases, nor for a handle used again.
 using Ticket = std::uint64_t;
@@ -65,10 +66,20 @@ struct ResolvedAddress {
 };
 
 struct LaunchGeometry {
-  std::uint32_t grid[3];
-  std::uint32_t block[3];
-  std::uint32_t shared_bytes;
-  std::uint32_t cluster[3];
+  std::uint32_t grid[3];       // blocks
+  std::uint32_t block[3];      // threads of a block
+  std::uint32_t shared_bytes;  // dynamic shared memory of a block
+  std::uint32_t cluster[3];    // blocks of a cluster; all 1 without clusters
+  bool cooperative;            // all blocks run at the same time
+  bool programmatic;  // may start before the stream's former kernel ends; it waits for that itself
+};
+
+/// What the compiler and the driver made of a kernel.
+struct KernelAttributes {
+  std::uint32_t registers;          // of one thread
+  std::uint32_t local_bytes;        // of one thread: stack and spilled registers
+  std::uint32_t shared_bytes;       // static, of one block
+  std::uint32_t threads_per_block;  // most that can be launched
 };
 
 /// Host work in stream order: `run(payload)` once, then `discard(payload)` once, also on failure.
@@ -145,16 +156,33 @@ struct HostWork {
   X(module_load,       Status, (std::int32_t ordinal, const void* image, std::size_t bytes,        \
                                 ModuleHandle* module))                                             \
   X(module_unload,     Status, (std::int32_t ordinal, ModuleHandle module))                        \
+  /* allows this much dynamic shared memory; the code is on the device when the call returns */     \
   X(kernel_find,       Status, (std::int32_t ordinal, ModuleHandle module, const char* name,       \
-                                KernelHandle* kernel))                                             \
+                                std::uint32_t dynamic_shared_bytes, KernelHandle* kernel))         \
+  X(kernel_attributes, Status, (std::int32_t ordinal, KernelHandle kernel,                         \
+                                KernelAttributes* attributes))                                     \
+  /* arguments: one address of a value for each parameter, read before the call returns */         \
   X(launch,            Status, (std::int32_t ordinal, KernelHandle kernel,                         \
                                 const LaunchGeometry* geometry, void* const* arguments,            \
                                 std::size_t argument_count, StreamHandle stream))                  \
   X(launch_host,       Status, (std::int32_t ordinal, const HostWork* work, double seconds,        \
                                 StreamHandle stream))                                              \
-  /* graphs */                                                                                     \
+  /* graphs: captured from a stream, or built node by node and then finished */                    \
   X(capture_begin,     Status, (std::int32_t ordinal, StreamHandle stream))                        \
   X(capture_end,       Status, (std::int32_t ordinal, StreamHandle stream, GraphHandle* graph))    \
+  /* the newest node that the stream's capture recorded */                                         \
+  X(capture_node,      Status, (std::int32_t ordinal, StreamHandle stream, NodeHandle* node))      \
+  X(graph_create,      Status, (std::int32_t ordinal, GraphHandle* graph))                         \
+  /* runs after its dependencies, which are nodes of the same graph */                             \
+  X(graph_add_kernel,  Status, (std::int32_t ordinal, GraphHandle graph, KernelHandle kernel,      \
+                                const LaunchGeometry* geometry, void* const* arguments,            \
+                                std::size_t argument_count, const NodeHandle* dependencies,        \
+                                std::size_t dependency_count, NodeHandle* node))                   \
+  X(graph_finish,      Status, (std::int32_t ordinal, GraphHandle graph))                          \
+  /* what the node of a captured or finished graph runs from its next launch on */                 \
+  X(graph_set_kernel,  Status, (std::int32_t ordinal, GraphHandle graph, NodeHandle node,          \
+                                KernelHandle kernel, const LaunchGeometry* geometry,               \
+                                void* const* arguments, std::size_t argument_count))               \
   X(graph_launch,      Status, (std::int32_t ordinal, GraphHandle graph, StreamHandle stream))     \
   X(graph_destroy,     Status, (std::int32_t ordinal, GraphHandle graph))
 // clang-format on
@@ -164,6 +192,14 @@ enum class Primitive : std::uint8_t {
   NBX_PRIMITIVES(NBX_ENUMERATE)
 #undef NBX_ENUMERATE
 };
+
+inline constexpr std::size_t kPrimitiveCount = []() constexpr {
+  std::size_t count = 0;
+#define NBX_COUNT(name, result, parameters) ++count;
+  NBX_PRIMITIVES(NBX_COUNT)
+#undef NBX_COUNT
+  return count;
+}();
 
 struct Primitives {
   DeviceKind kind;

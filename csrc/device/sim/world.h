@@ -100,14 +100,6 @@ struct ArmedFault {
   std::uint64_t seen = 0;
 };
 
-constexpr std::size_t kPrimitiveCount = []() constexpr {
-  std::size_t count = 0;
-#define NBX_COUNT(name, result, parameters) ++count;
-  NBX_PRIMITIVES(NBX_COUNT)
-#undef NBX_COUNT
-  return count;
-}();
-
 struct SimDevice {
   std::uint64_t total = 0;
   std::uint64_t pressure = 0;

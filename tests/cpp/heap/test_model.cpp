@@ -267,7 +267,7 @@ TEST_F(Model, AFailureAtAnyDriverCallLeavesWholeBooks) {
   };
   const auto calls_so_far = [](const sim::Fault& fault) {
     std::uint64_t calls = 0;
-    for (int i = 0; i <= static_cast<int>(Primitive::k_graph_destroy); ++i) {
+    for (std::size_t i = 0; i < kPrimitiveCount; ++i) {
       const auto primitive = static_cast<Primitive>(i);
       if (fault.every_primitive || primitive == fault.primitive) {
         calls += sim::call_count(0, primitive);

@@ -73,7 +73,7 @@ class Order : public testing::SimHeap {
   /// Calls of any kind that reached the driver.
   static std::uint64_t calls() {
     std::uint64_t sum = 0;
-    for (int i = 0; i <= static_cast<int>(Primitive::k_graph_destroy); ++i) {
+    for (std::size_t i = 0; i < kPrimitiveCount; ++i) {
       sum += sim::call_count(0, static_cast<Primitive>(i));
     }
     return sum;
