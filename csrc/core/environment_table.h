@@ -13,6 +13,8 @@
   X(NBX_MEMORY_EVENTS, integer, "16384", "Events of the allocator that the recorder keeps for each thread, 32 bytes each; 0 turns it off.")                                                              \
   X(NBX_MEMORY_ORIGINS, integer, "0", "Python frames that the recorder keeps of every allocation and free, innermost first; 0 keeps none.")                                                              \
   X(NBX_MEMORY_CHECK, flag, "0", "1 puts guards around every block and poison into it, and finds double frees, foreign pointers, uses after a free and streams that do not wait for each other. Slow.")  \
+  X(NBX_CUDA_LIBRARY, text, "", "Path of the CUDA driver's library, opened instead of libcuda.so.1 when the first cuda device is looked for.")                                                           \
+  X(NBX_HIP_LIBRARY, text, "", "Path of the HIP runtime's library, opened instead of what is loaded already or installed when the first hip device is looked for.")                                      \
   X(NBX_SIM_DEVICES, integer, "2", "Number of simulated devices.")                                                                                                                                       \
   X(NBX_SIM_MEMORY, bytes, "8 GiB", "Memory of each simulated device.")                                                                                                                                  \
   X(NBX_SIM_BACKING, text, "real", "\"real\" maps host pages under simulated memory; \"none\" hands out addresses and keeps only the books.")

@@ -15,6 +15,10 @@ const char* host_status_text(Status status) noexcept {
              "method, or open the device in the child only";
     case kInvalidDevice:
       return "there is no device of this ordinal";
+    case kInvalidImage:
+      return "the image holds no code for this device";
+    case kNotFound:
+      return "the module has nothing of this name";
     case kInvalidHandle:
       return "the handle names nothing that exists";
     case kNotReady:

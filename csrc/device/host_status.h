@@ -8,7 +8,9 @@ namespace nbx {
 inline constexpr Status kInvalidValue = 1;
 inline constexpr Status kForkedChild = 3;  // the device belongs to the parent process
 inline constexpr Status kInvalidDevice = 101;
+inline constexpr Status kInvalidImage = 200;
 inline constexpr Status kInvalidHandle = 400;
+inline constexpr Status kNotFound = 500;
 inline constexpr Status kNotReady = 600;
 inline constexpr Status kIllegalAddress = 700;  // sticky: work used memory that was not mapped
 inline constexpr Status kPeerNotEnabled = 705;

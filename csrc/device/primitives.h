@@ -82,6 +82,11 @@ struct KernelAttributes {
   std::uint32_t threads_per_block;  // most that can be launched
 };
 
+/// Memory of `allocate` as another process can open it.
+struct IpcHandle {
+  unsigned char bytes[64];
+};
+
 /// Host work in stream order: `run(payload)` once, then `discard(payload)` once, also on failure.
 struct HostWork {
   void (*run)(void* payload);
@@ -152,6 +157,11 @@ struct HostWork {
   /* peers */                                                                                      \
   X(peer_supported,    Status, (std::int32_t ordinal, std::int32_t peer, bool* supported))         \
   X(peer_enable,       Status, (std::int32_t ordinal, std::int32_t peer))                          \
+  /* other processes: the memory stays its maker's, who frees it after they have closed it */      \
+  X(ipc_export,        Status, (std::int32_t ordinal, DeviceAddress address, IpcHandle* handle))   \
+  X(ipc_open,          Status, (std::int32_t ordinal, const IpcHandle* handle,                     \
+                                DeviceAddress* address))                                           \
+  X(ipc_close,         Status, (std::int32_t ordinal, DeviceAddress address))                      \
   /* kernels */                                                                                    \
   X(module_load,       Status, (std::int32_t ordinal, const void* image, std::size_t bytes,        \
                                 ModuleHandle* module))                                             \

@@ -1,4 +1,4 @@
-// Looks for the libraries and devices of the GPU vendors.
+// What is found when the library and the devices of a GPU vendor are looked for.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,8 @@ struct Probe {
   std::string reason;
 };
 
-/// Opens the vendor's library and counts its devices, once per process. A device that this version
-/// cannot drive is reported as kNoDevice with that reason.
-[[nodiscard]] const Probe& probe_cuda();
-[[nodiscard]] const Probe& probe_hip();
+/// Opens Metal and counts its devices, once per process. They cannot be driven by this version, and
+/// are reported as kNoDevice with that reason.
 [[nodiscard]] const Probe& probe_metal();
 
 }  // namespace nbx

@@ -10,14 +10,17 @@
 #include "core/error.h"
 #include "core/process.h"
 #include "device/cpu/cpu.h"
+#include "device/cuda/cuda.h"
 #include "device/device.h"
+#include "device/hip/hip.h"
 #include "device/probe.h"
 #include "device/sim/sim.h"
 
 namespace nbx {
 namespace {
 
-/// One kind: a table of this build, or a probe that says why there is none.
+/// One kind: a table of this build where it has one, and for kinds with a vendor's library a probe
+/// that says whether it can be used.
 struct KindRow {
   DeviceKind kind;
   const char* name;
@@ -27,8 +30,8 @@ struct KindRow {
 };
 
 constexpr std::array kKinds = {
-    KindRow{DeviceKind::kCuda, "cuda", nullptr, &probe_cuda, true},
-    KindRow{DeviceKind::kHip, "hip", nullptr, &probe_hip, true},
+    KindRow{DeviceKind::kCuda, "cuda", &cuda::primitives, &cuda::probe, true},
+    KindRow{DeviceKind::kHip, "hip", &hip::primitives, &hip::probe, true},
     KindRow{DeviceKind::kMetal, "metal", nullptr, &probe_metal, true},
     KindRow{DeviceKind::kCpu, "cpu", &cpu::primitives, nullptr, true},
     KindRow{DeviceKind::kSim, "sim", &sim::primitives, nullptr, false},
@@ -90,15 +93,15 @@ const KindRow& row_of(DeviceKind kind) {
 
 KindReport report(const KindRow& row) {
   KindReport result{row.kind, row.name, Availability::kNoDevice, 0, {}};
-  const Primitives* const own = table_of(row);
-  if (own == nullptr) {
+  const bool simulated_now = row.kind != DeviceKind::kCpu && census();
+  if (row.probe != nullptr && !simulated_now) {
     const Probe& probe = row.probe();
     result.availability = probe.availability;
     result.device_count = probe.devices;
     result.reason = probe.reason;
     return result;
   }
-  const Primitives& table = *own;
+  const Primitives& table = *table_of(row);
   const Status status = table.device_count(&result.device_count);
   if (status != kSuccess) {
     result.reason = std::string("device_count failed: ") + table.status_text(status);

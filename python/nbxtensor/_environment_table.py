@@ -33,6 +33,12 @@ VARIABLES: tuple[tuple[str, str, str, str], ...] = (
      "1 puts guards around every block and poison into it, and finds double frees, "
      "foreign pointers, uses after a free and streams that do not wait for each other."
      " Slow."),
+    ("NBX_CUDA_LIBRARY", "text", "",
+     "Path of the CUDA driver's library, opened instead of libcuda.so.1 when the first"
+     " cuda device is looked for."),
+    ("NBX_HIP_LIBRARY", "text", "",
+     "Path of the HIP runtime's library, opened instead of what is loaded already or "
+     "installed when the first hip device is looked for."),
     ("NBX_SIM_DEVICES", "integer", "2",
      "Number of simulated devices."),
     ("NBX_SIM_MEMORY", "bytes", "8 GiB",

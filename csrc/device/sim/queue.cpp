@@ -27,7 +27,8 @@ Status World::submit(const std::shared_ptr<SimStream>& stream, std::shared_ptr<A
                      double seconds, std::vector<Mark> waits) {
   if (stream->capture != nullptr) {
     // Order of submission is one of the orders that the captured streams allow.
-    if (action != nullptr) stream->capture->actions.push_back(std::move(action));
+    stream->newest = next_handle++;
+    stream->capture->nodes->push_back(Node{stream->newest, std::move(action)});
     stream->capture->seconds += seconds;
     return kSuccess;
   }
@@ -257,6 +258,7 @@ Status stream_wait_event(std::int32_t ordinal, StreamHandle handle, EventHandle 
   // A stream that waits for a captured event joins the capture.
   const std::shared_ptr<Graph> graph = event.graph.lock();
   if (graph == nullptr || graph->origin->capture != graph) return kCaptureInvalid;
+  entry.stream->newest = 0;
   if (entry.stream->capture == graph) return kSuccess;
   if (entry.stream->capture != nullptr) return kCaptureInvalid;
   entry.stream->capture = graph;

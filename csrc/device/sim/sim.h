@@ -5,7 +5,10 @@
 // order of its stream and never earlier: a missing wait shows as old bytes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "device/primitives.h"
 
@@ -40,6 +43,21 @@ void set_memory(std::int32_t ordinal, std::uint64_t bytes);
 /// Throws Error(kValue) while the device holds memory.
 void set_backing(std::int32_t ordinal, Backing backing);
 [[nodiscard]] Backing backing(std::int32_t ordinal);
+
+// ---- kernels are functions of the host
+// --------------------------------------------------------------------
+
+/// Runs a whole grid: `arguments` are the addresses of copies of the values that were launched.
+using KernelFunction = void (*)(const LaunchGeometry& geometry, void* const* arguments,
+                                std::size_t count, void* context);
+/// From now on the bytes of `name` are an image: `module_load` makes a module of them whose only
+/// kernel is this function, with parameters of these sizes. Throws Error(kValue) for a name that is
+/// empty or registered.
+void register_kernel(const std::string& name, KernelFunction function, void* context,
+                     std::vector<std::uint32_t> argument_bytes);
+/// The function is not called once this has returned (but for a call that makes this one itself);
+/// launches and replays of it fail. Throws Error(kValue) for an unknown name.
+void unregister_kernel(const std::string& name);
 
 /// The virtual clock that all simulated devices share.
 [[nodiscard]] double seconds();

@@ -1,4 +1,4 @@
-// Copies, fills, host work, peers and graphs of simulated devices.
+// Copies, fills, host work and peers of simulated devices.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -90,17 +90,6 @@ class Host : public Action {
  private:
   HostWork work_;
   bool performed_;
-};
-
-class Replay : public Action {
- public:
-  explicit Replay(std::shared_ptr<const Graph> graph) : graph_(std::move(graph)) {}
-  void run(World& world, Lock& lock) override {
-    for (const auto& action : graph_->actions) action->run(world, lock);
-  }
-
- private:
-  std::shared_ptr<const Graph> graph_;
 };
 
 bool on_device(CopyKind kind, bool source) noexcept {
@@ -250,61 +239,6 @@ Status peer_enable(std::int32_t ordinal, std::int32_t peer) {
   return kSuccess;
 }
 
-Status capture_begin(std::int32_t ordinal, StreamHandle handle) {
-  const Entry entry(ordinal, Primitive::k_capture_begin, kTrivialCost);
-  if (entry.status != kSuccess) return entry.status;
-  const auto stream = entry.world().stream(ordinal, handle);
-  if (stream == nullptr) return kInvalidHandle;
-  if (handle == 0 || stream->capture != nullptr) return kCaptureInvalid;
-  auto graph = std::make_shared<Graph>();
-  graph->origin = stream;
-  graph->streams.push_back(stream);
-  stream->capture = std::move(graph);
-  return kSuccess;
-}
-
-Status capture_end(std::int32_t ordinal, StreamHandle handle, GraphHandle* handle_out) {
-  const Entry entry(ordinal, Primitive::k_capture_end, kTrivialCost);
-  if (entry.status != kSuccess) return entry.status;
-  const auto stream = entry.world().stream(ordinal, handle);
-  if (stream == nullptr) return kInvalidHandle;
-  const std::shared_ptr<Graph> graph = stream->capture;
-  if (graph == nullptr || graph->origin != stream) return kCaptureInvalid;
-  for (const auto& joined : graph->streams) joined->capture = nullptr;
-  graph->streams.clear();
-  *handle_out = entry.world().next_handle++;
-  entry.world().graphs.emplace(*handle_out, graph);
-  return kSuccess;
-}
-
-Status graph_launch(std::int32_t ordinal, GraphHandle handle, StreamHandle stream_handle) {
-  const Entry entry(ordinal, Primitive::k_graph_launch, kGraphLaunchCost);
-  if (entry.status != kSuccess) return entry.status;
-  const auto stream = entry.world().stream(ordinal, stream_handle);
-  const auto found = entry.world().graphs.find(handle);
-  if (stream == nullptr || found == entry.world().graphs.end()) return kInvalidHandle;
-  Graph& graph = *found->second;
-  std::vector<Mark> waits;
-  if (graph.last_launch.stream != nullptr) waits.push_back(graph.last_launch);
-  const Status status = entry.world().submit(stream, std::make_shared<Replay>(found->second),
-                                             graph.seconds, std::move(waits));
-  if (status == kSuccess && stream->capture == nullptr) {
-    graph.last_launch = Mark{stream, stream->submitted, stream->end};
-  }
-  return status;
-}
-
-Status graph_destroy(std::int32_t ordinal, GraphHandle handle) {
-  std::shared_ptr<Graph> graph;  // dropped after the lock
-  const Entry entry(ordinal, Primitive::k_graph_destroy, kTrivialCost);
-  if (entry.status != kSuccess) return entry.status;
-  const auto found = entry.world().graphs.find(handle);
-  if (found == entry.world().graphs.end()) return kInvalidHandle;
-  graph = std::move(found->second);
-  entry.world().graphs.erase(found);
-  return kSuccess;
-}
-
 Primitives make_table() {
   Primitives table{};
   table.kind = DeviceKind::kSim;
@@ -313,6 +247,8 @@ Primitives make_table() {
   set_page_entries(&table);
   set_queue_entries(&table);
   set_work_entries(&table);
+  set_kernel_entries(&table);
+  set_graph_entries(&table);
   return table;
 }
 
@@ -326,10 +262,6 @@ void set_work_entries(Primitives* table) {
   NBX_SET(launch_host)
   NBX_SET(peer_supported)
   NBX_SET(peer_enable)
-  NBX_SET(capture_begin)
-  NBX_SET(capture_end)
-  NBX_SET(graph_launch)
-  NBX_SET(graph_destroy)
 #undef NBX_SET
 }
 

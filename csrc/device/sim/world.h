@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "device/host_status.h"
@@ -28,6 +29,7 @@ class Action {
   Action& operator=(const Action&) = delete;
   virtual ~Action() = default;
   virtual void run(World& world, Lock& lock) = 0;
+  [[nodiscard]] virtual bool is_kernel() const noexcept { return false; }
 };
 
 struct SimStream;
@@ -56,6 +58,7 @@ struct SimStream {
   double completed_at = 0.0;
   bool busy = false;  // some thread runs its head
   std::shared_ptr<Graph> capture;
+  NodeHandle newest = 0;  // of the capture's nodes; 0 where what follows has none or several before
 };
 
 struct SimEvent {
@@ -66,13 +69,42 @@ struct SimEvent {
   bool in_capture = false;
 };
 
-/// A captured sequence, in the order of submission.
+struct Node {
+  NodeHandle handle = 0;
+  std::shared_ptr<Action> action;  // null without backing
+};
+using Nodes = std::vector<Node>;
+
+/// A sequence in the order of submission, captured or built.
 struct Graph {
+  std::int32_t ordinal = 0;
   std::shared_ptr<SimStream> origin;
   std::vector<std::shared_ptr<SimStream>> streams;
-  std::vector<std::shared_ptr<Action>> actions;
+  std::shared_ptr<Nodes> nodes = std::make_shared<Nodes>();  // launched ones are replaced whole
   double seconds = 0.0;
+  bool finished = false;
   Mark last_launch;  // launches of one graph run one after the other
+};
+
+/// A function under a name, shared by what was loaded of it.
+struct Registration {
+  std::string name;
+  KernelFunction function = nullptr;  // null when it is registered no more
+  void* context = nullptr;
+  std::vector<std::uint32_t> argument_bytes;
+  std::uint32_t running = 0;
+};
+
+struct Module {
+  std::int32_t ordinal = 0;
+  std::shared_ptr<Registration> registration;
+};
+
+struct Kernel {
+  std::int32_t ordinal = 0;
+  ModuleHandle module = 0;
+  std::uint32_t dynamic_shared_bytes = 0;
+  std::shared_ptr<Registration> registration;
 };
 
 struct Page {
@@ -134,6 +166,9 @@ class World {
   std::vector<SimDevice> devices;
   std::map<EventHandle, SimEvent> events;
   std::map<GraphHandle, std::shared_ptr<Graph>> graphs;
+  std::map<std::string, std::shared_ptr<Registration>> registrations;
+  std::map<ModuleHandle, Module> modules;
+  std::map<KernelHandle, Kernel> kernels;
   std::uint64_t next_handle = 1;
   std::uint32_t generation;  // of forks, when made
 
@@ -180,6 +215,11 @@ class Entry {
   Lock lock_;
 };
 
+/// Makes the work of a launch; refuses a kernel, geometry or arguments that do not suit each other.
+Status make_launch(World& world, std::int32_t ordinal, KernelHandle kernel,
+                   const LaunchGeometry& geometry, void* const* arguments, std::size_t count,
+                   std::shared_ptr<Action>* action);
+
 /// True on a thread that runs host work of a simulated stream.
 [[nodiscard]] bool inside_work() noexcept;
 
@@ -201,6 +241,7 @@ inline constexpr double kRecordCost = 0.24e-6;
 inline constexpr double kWaitCost = 0.24e-6;
 inline constexpr double kQueryCost = 1.5e-6;
 inline constexpr double kLaunchCost = 4.2e-6;
+inline constexpr double kKernelSeconds = 2e-6;  // that a kernel runs, whatever it does
 inline constexpr double kGraphLaunchCost = 2.7e-6;
 inline constexpr double kPinnedRate = 55e9;
 inline constexpr double kPageableRate = 7.9e9;
@@ -223,5 +264,7 @@ void set_memory_entries(Primitives* table);
 void set_page_entries(Primitives* table);
 void set_queue_entries(Primitives* table);
 void set_work_entries(Primitives* table);
+void set_kernel_entries(Primitives* table);
+void set_graph_entries(Primitives* table);
 
 }  // namespace nbx::sim
