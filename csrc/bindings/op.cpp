@@ -163,6 +163,7 @@ std::shared_ptr<PlanRecord> plan_call(OpState& state, const BoundCall& call, std
   Py_DECREF(plan);
   if (record == nullptr) return nullptr;
   record->plan.name = state.signature.name;
+  require_runnable(record->plan, call.memory->device);
   Entry entry;
   entry.hash = hash;
   entry.key.assign(call.key.data(), call.key.data() + call.key.size());
