@@ -544,6 +544,47 @@ class Reserved:
     @property
     def views(self) -> int:
         ...
+class DeviceKernel:
+    """
+    A compiled kernel on a device; unloaded when nobody holds it.
+    """
+    def __repr__(self) -> str:
+        ...
+    def launch(self, grid: typing.Any, *args) -> None:
+        """
+        launch(grid, *words): submit the kernel on the current stream of its device; words are addresses and numbers, which nothing checks.
+        """
+    @property
+    def attributes(self) -> dict:
+        ...
+    @property
+    def device(self) -> typing.Any:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def shared_bytes(self) -> int:
+        ...
+    @property
+    def slots(self) -> tuple:
+        ...
+    @property
+    def symbol(self) -> str:
+        ...
+    @property
+    def threads(self) -> int:
+        ...
+class LaunchObserver:
+    """
+    A callback that sees launches.
+    """
+    def __init__(self, callback: typing.Any) -> None:
+        ...
+    def close(self) -> None:
+        """
+        Watch no longer.
+        """
 class Plan:
     """
     What one call of an op does, decided once for a key.
@@ -588,6 +629,10 @@ def get_num_threads() -> int:
 def host_kernel_names() -> list[str]:
     """
     Names of the kernels that run on the host, in order.
+    """
+def load_kernel(device: typing.Any, image: bytes, name: str, symbol: str, slots: collections.abc.Sequence[str], *, threads: typing.SupportsInt | typing.SupportsIndex, shared_bytes: typing.SupportsInt | typing.SupportsIndex = 0, cluster: typing.SupportsInt | typing.SupportsIndex = 1, cooperative: bool = False, programmatic: bool = False, scratch_bytes: typing.SupportsInt | typing.SupportsIndex = 0, scratch_alignment: typing.SupportsInt | typing.SupportsIndex = 1, hidden_words: typing.SupportsInt | typing.SupportsIndex = 0) -> DeviceKernel:
+    """
+    Load a kernel of a compiled image.
     """
 def log(level: str, text: str) -> None:
     """
@@ -780,6 +825,10 @@ def set_log_level(level: str) -> None:
 def set_op_dispatch(hook: typing.Any) -> None:
     """
     Set the function (op, arguments, keywords) that answers for operand types of other floors, or NotImplemented.
+    """
+def simulate_kernel(device: typing.Any, name: str, function: typing.Any, slots: collections.abc.Sequence[str]) -> DeviceKernel:
+    """
+    A kernel of a simulated device that calls function(grid, words) in stream order; words are the bits of the parameters as integers.
     """
 class Op:
     """An operation with a cache of plans, callable and a method."""
