@@ -273,6 +273,7 @@ void bind_kernel(py::module_& module) {
       .def(
           "close", [](const PythonObserver& observer) { remove_observer(&observer); },
           "Watch no longer.");
+  python::bind_kernel_type(module.ptr());
 }
 
 }  // namespace nbx

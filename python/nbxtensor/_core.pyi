@@ -806,6 +806,10 @@ def recorder_text(number: typing.SupportsInt | typing.SupportsIndex) -> str:
     """
     The text of a number.
     """
+def register_foreign_arguments(function: typing.Any) -> None:
+    """
+    Set the function that answers for kernel arguments of other libraries' types.
+    """
 def replay(ops: typing_extensions.Buffer, ids: typing_extensions.Buffer, bytes: typing_extensions.Buffer, streams: typing_extensions.Buffer | None = None, seconds: typing_extensions.Buffer | None = None, *, device: typing.Any = 0, memory: typing.SupportsInt | typing.SupportsIndex | None = None, budget: typing.SupportsInt | typing.SupportsIndex | None = None, slack: typing.SupportsFloat | typing.SupportsIndex = 0.0, split: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex | None = None, repeat: typing.SupportsInt | typing.SupportsIndex = 1, work_seconds: typing.SupportsFloat | typing.SupportsIndex = 0.0, virtual_memory: bool = True) -> dict:
     """
     Run the events of a trace on a heap of their own, and return its figures. `device`: an opened device, or the number of a simulated one, which is given `memory` bytes (none: twice the peak) without backing for the time.
@@ -830,6 +834,32 @@ def simulate_kernel(device: typing.Any, name: str, function: typing.Any, slots: 
     """
     A kernel of a simulated device that calls function(grid, words) in stream order; words are the bits of the parameters as integers.
     """
+class BoundKernel:
+    """A kernel with its grid: what kernel[grid] is."""
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        ...
+    grid: Any
+    kernel: Kernel
+class Kernel:
+    """A kernel in Triton's language: kernel(grid, ...) or kernel[grid](...) launches it."""
+    def __call__(self, grid: Any, *args: Any, **kwargs: Any) -> None:
+        ...
+    def __getitem__(self, grid: Any, /) -> BoundKernel:
+        ...
+    __name__: str
+    def __new__(cls, name: str, parameters: Sequence[tuple[Any, ...]], compile: Callable[..., DeviceKernel | None]) -> Self:
+        ...
+    __qualname__: str
+    function: Any
+    @property
+    def misses(self) -> int:
+        """Calls that asked for a compiled kernel, so far."""
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+    @property
+    def variants(self) -> list[DeviceKernel]:
+        """The compiled kernels, oldest first."""
 class Op:
     """An operation with a cache of plans, callable and a method."""
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -21,13 +21,22 @@ from nbxtensor.runtime.devices import (
     stream,
     synchronize,
 )
-from nbxtensor.runtime.kernels import kernel, prepare
+from nbxtensor.runtime.kernels import (
+    Kernel,
+    Launch,
+    kernel,
+    launch,
+    observe_launches,
+    prepare,
+)
 
 __all__ = [
     "Capture",
     "Device",
     "DeviceKernel",
     "Event",
+    "Kernel",
+    "Launch",
     "Stream",
     "capture",
     "current_stream",
@@ -38,6 +47,8 @@ __all__ = [
     "devices",
     "is_available",
     "kernel",
+    "launch",
+    "observe_launches",
     "prepare",
     "stream",
     "synchronize",

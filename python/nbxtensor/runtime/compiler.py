@@ -16,7 +16,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nbxtensor.errors import DeviceError, Error, InvalidValueError, UnsupportedError
+from nbxtensor.errors import (
+    DeviceError,
+    Error,
+    InvalidTypeError,
+    InvalidValueError,
+    UnsupportedError,
+)
 from nbxtensor.runtime.binary import resources_of
 from nbxtensor.runtime.signature import leaves_of, slot_of
 from nbxtensor.runtime.translate import Translator
@@ -24,6 +30,7 @@ from nbxtensor.runtime.translate import Translator
 __all__ = [
     "Compiled",
     "Target",
+    "check_options",
     "compile_kernel",
     "environment",
     "parameter_names",
@@ -188,12 +195,30 @@ class Triton:
                 else tuple(map(self.constant, value))
             )
         if type(value).__module__ == "nbxtensor.dtype._dtype":
-            return self.language.dtype(value.triton)
+            return self.language.str_to_ty(value.triton, None)
         function = self.translator.value(value)
         return function if function is not value else value
 
 
 _loaded: Triton | None = None
+
+
+def check_options(name: str, options: Mapping[str, Any], parameters: list[str]) -> None:
+    """Refuse names that are neither parameters nor options of any backend."""
+    triton = load()
+    known: set[str] = set()
+    for target in (Target("cuda", "sm_90", 32), Target("hip", "gfx942", 64)):
+        known |= set(
+            vars(
+                triton.make_backend(triton.target(target)).parse_options({"enable_fp_fusion": True})
+            )
+        )
+    for option in options:
+        if option not in known:
+            raise InvalidTypeError(
+                f"kernel {name} has no parameter and no option '{option}'; its parameters are "
+                f"{', '.join(parameters)}, the options {', '.join(sorted(known))}"
+            )
 
 
 def load() -> Triton:
@@ -272,6 +297,7 @@ def compile_kernel(
         gpu = triton.target(target)
         backend = triton.make_backend(gpu)
         names = list(jit.arg_names)
+        check_options(name, options, names)
         signature = {n: "constexpr" if n in constants else types[n] for n in names}
         values: dict[tuple[int, ...], Any] = {
             (names.index(n),): triton.constant(v) for n, v in constants.items()

@@ -92,7 +92,7 @@ class Interpreter:
         if isinstance(value, ModuleType):
             return self.module(value.__name__) if _of_triton(value.__name__) else value
         if type(value).__module__ == "nbxtensor.dtype._dtype":
-            return self.language.dtype(value.triton)
+            return self.language.str_to_ty(value.triton, None)
         if isinstance(value, tuple) and type(value) is tuple:
             return tuple(map(self.counterpart, value))
         home = getattr(type(value), "__module__", "") or ""

@@ -152,6 +152,7 @@ def _simulated(request: Request, device: Device) -> DeviceKernel:
         nested=request.nested,
         specialized=request.specialized,
     )
+    compiler.check_options(request.name, request.options, names)
     leaves = leaves_of(
         tuple("constexpr" if n in request.constants else request.types[n] for n in names)
     )

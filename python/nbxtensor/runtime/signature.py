@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 
 from nbxtensor.errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["Parameter", "check_type", "parameters_of", "slot_of", "spelled"]
+__all__ = [
+    "Parameter",
+    "check_type",
+    "leaves_of",
+    "parameters_of",
+    "selected",
+    "slot_of",
+    "spelled",
+]
 
 # How a launch passes a scalar of each type; pointers are 8 raw bytes.
 SLOTS = {
@@ -104,7 +112,7 @@ def spelled(annotation: object) -> str:
     return SPELLINGS.get(text.removesuffix("_t"), text)
 
 
-def _selected(
+def selected(
     kernel: str, what: str, given: Iterable[str | int], names: list[str]
 ) -> frozenset[str]:
     """Return parameter names that were given by name or by place."""
@@ -128,8 +136,8 @@ def parameters_of(
     declared = inspect.signature(function).parameters
     names = list(declared)
     name = function.__name__
-    never = _selected(name, "do_not_specialize", do_not_specialize, names)
-    unaligned = _selected(
+    never = selected(name, "do_not_specialize", do_not_specialize, names)
+    unaligned = selected(
         name, "do_not_specialize_on_alignment", do_not_specialize_on_alignment, names
     )
     found = []

@@ -9,13 +9,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 from nbxtensor.errors import InvalidValueError
+from nbxtensor.runtime.kernels import function_of
 
-__all__ = ["PACKAGE", "Named", "file_of", "hash_of", "named"]
+__all__ = ["PACKAGE", "Named", "file_of", "hash_of", "hash_of_function", "named"]
 
 PACKAGE = "nbxtensor.kernels"
 
@@ -106,3 +110,61 @@ def hash_of(module: str) -> str:
         digest.update(f"{name} {len(texts[name])}\n".encode())
         digest.update(texts[name])
     return digest.hexdigest()
+
+
+def hash_of_function(function: FunctionType) -> str:
+    """Return a hash of a function's text and of all that it refers to.
+
+    Other kernels by their texts, functions of Triton's decorator by its own hash, constants by
+    value.
+    """
+    digest = hashlib.sha256()
+    seen: set[int] = set()
+    waiting = [function]
+    while waiting:
+        reached = waiting.pop()
+        if id(reached) in seen:
+            continue
+        seen.add(id(reached))
+        try:
+            lines, number = inspect.getsourcelines(reached)
+        except OSError as error:
+            raise InvalidValueError(
+                f"kernel {reached.__name__}: its text is not to be had ({error}); "
+                "define the function in a file"
+            ) from error
+        digest.update(f"{reached.__qualname__} {number}\n{''.join(lines)}".encode())
+        for name, value in sorted(_references(reached), key=lambda pair: pair[0]):
+            inner = function_of(value)
+            if isinstance(inner, FunctionType):
+                waiting.append(inner)
+            elif hasattr(value, "cache_key"):
+                digest.update(f"{name}={value.cache_key}\n".encode())
+            elif isinstance(getattr(value, "value", value), (int, float, str, tuple, type(None))):
+                digest.update(f"{name}={getattr(value, 'value', value)!r}\n".encode())
+    return digest.hexdigest()
+
+
+def _names(code: CodeType) -> set[str]:
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found |= _names(constant)
+    return found
+
+
+def _references(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the globals, what surrounds the function, and members of modules that it names."""
+    names = _names(function.__code__)
+    cells = function.__closure__ or ()
+    values = {name: function.__globals__[name] for name in names & function.__globals__.keys()}
+    values.update(
+        (name, cell.cell_contents)
+        for name, cell in zip(function.__code__.co_freevars, cells, strict=True)
+    )
+    for name, value in values.items():
+        if not isinstance(value, ModuleType):
+            yield name, value
+        elif value.__name__.partition(".")[0] != "triton":
+            for member in names & vars(value).keys():
+                yield f"{name}.{member}", vars(value)[member]
