@@ -11,7 +11,7 @@ from typing import Any
 
 from nbxtensor import env
 from nbxtensor.errors import UnsupportedError
-from nbxtensor.ops.device import elementwise
+from nbxtensor.ops.device import elementwise, reduce
 from nbxtensor.ops.device.launches import Launch, Lowering, NotLowered, recipe
 from nbxtensor.ops.plan import Builder, Step, operand_tuple
 from nbxtensor import runtime
@@ -23,6 +23,9 @@ Rule = Callable[[Lowering, Step], None]
 LOWERINGS: dict[str, Rule] = {
     "copy:strided": elementwise.copy,
     "fill:value": elementwise.fill,
+    "reduce:argmax": reduce.place,
+    "reduce:argmin": reduce.place,
+    **{f"reduce:{name}": reduce.reduction for name in reduce.NAMES},
     **{f"elementwise:{name}": elementwise.elementwise for name in elementwise.GROUP_OF},
 }
 
