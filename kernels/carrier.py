@@ -115,28 +115,28 @@ def saturate(x, E: tl.constexpr, LOW: tl.constexpr, GREATEST: tl.constexpr, LIMI
 @kernel
 def to_integer(x, E: tl.constexpr):
     """Return floats truncated to integers of type E."""
-    if E == tl.int8:
+    if tl.int8 == E:
         r = saturate(x, E, -128.0, 127.0, 127)
-    elif E == tl.int16:
+    elif tl.int16 == E:
         r = saturate(x, E, -32768.0, 32767.0, 32767)
-    elif E == tl.uint8:
+    elif tl.uint8 == E:
         r = saturate(x, E, 0.0, 255.0, 255)
-    elif E == tl.uint16:
+    elif tl.uint16 == E:
         r = saturate(x, E, 0.0, 65535.0, 65535)
     elif x.dtype == tl.float64:
-        if E == tl.int32:
+        if tl.int32 == E:
             r = saturate(x, E, -2147483648.0, 2147483647.0, 2147483647)
-        elif E == tl.uint32:
+        elif tl.uint32 == E:
             r = saturate(x, E, 0.0, 4294967295.0, 4294967295)
-        elif E == tl.int64:
+        elif tl.int64 == E:
             r = saturate(x, E, -9223372036854775808.0, 9223372036854774784.0, 9223372036854775807)
         else:
             r = saturate(x, E, 0.0, 18446744073709549568.0, 18446744073709551615)
-    elif E == tl.int32:
+    elif tl.int32 == E:
         r = saturate(x, E, -2147483648.0, 2147483520.0, 2147483647)
-    elif E == tl.uint32:
+    elif tl.uint32 == E:
         r = saturate(x, E, 0.0, 4294967040.0, 4294967295)
-    elif E == tl.int64:
+    elif tl.int64 == E:
         r = saturate(x, E, -9223372036854775808.0, 9223371487098961920.0, 9223372036854775807)
     else:
         r = saturate(x, E, 0.0, 18446742974197923840.0, 18446744073709551615)
@@ -198,13 +198,13 @@ def narrow(x, KIND: tl.constexpr, E: tl.constexpr):
         r = encode_e4m3(single(x))
     elif KIND == "e5m2":
         r = encode_e5m2(single(x))
-    elif E == tl.float16:
+    elif tl.float16 == E:
         r = single(x).to(tl.float16)
-    elif E == tl.bfloat16:
+    elif tl.bfloat16 == E:
         r = single(x).to(tl.bfloat16)
-    elif E == tl.float32:
+    elif tl.float32 == E:
         r = x.to(tl.float32)
-    elif E == tl.float64:
+    elif tl.float64 == E:
         r = x.to(tl.float64)
     elif x.dtype.is_floating():
         r = to_integer(x, E)

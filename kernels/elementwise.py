@@ -11,7 +11,6 @@ import triton.language as tl
 from nbxtensor.kernels.carrier import narrow, spot, widen
 from nbxtensor.kernels.functions import (
     angle,
-    arctangent,
     copy_sign,
     divide,
     error_function,
@@ -20,7 +19,6 @@ from nbxtensor.kernels.functions import (
     exponential_minus_one,
     gelu,
     hyperbolic_tangent,
-    is_negative,
     log_one_plus_exp,
     logarithm,
     logarithm_of_one_plus,
@@ -438,6 +436,13 @@ def apply(GROUP: tl.constexpr, OP: tl.constexpr, a, b, c, e0, e1, e2, B: tl.cons
         r = rounding(OP, a)
     elif GROUP == "analysis":
         r = analysis(OP, a, e0, e1)
+    elif GROUP == "gated":
+        if OP == "silu_mul":
+            r = a * sigmoid(a) * b
+        elif OP == "gelu_mul":
+            r = gelu(a, False) * b
+        else:
+            r = gelu(a, True) * b
     else:
         y = a
         if B != "":

@@ -370,7 +370,7 @@ def exact_remainder(x, y):
     # rest times the unit of b: two factors, so that neither leaves the range.
     exponent = b_bits >> 52
     value = rest.to(tl.float64) * 2.220446049250313e-16
-    unit = ((exponent << 52)).to(tl.float64, bitcast=True)
+    unit = (exponent << 52).to(tl.float64, bitcast=True)
     r = value * unit / lift
     whole = tl.where(usable, r, tl.abs(x))
     bad = (x != x) | (y != y) | (tl.abs(x) == float("inf")) | (y == 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton.language as tl
 from nbxtensor.kernels.carrier import narrow, spot, widen
 from nbxtensor.kernels.reduce import identity, product
+from nbxtensor.kernels.sort import key_of
 from nbxtensor.runtime import kernel
 
 
@@ -43,49 +44,39 @@ def cumulate(out, x, m, k, d0, d1, d2, d3, d4, d5, d6, x0, x1, x2, x3, x4, x5, x
 
 
 @kernel
-def later_greatest(a, i, b, j):
-    """Return the greater of two with its place; the later of equals, and NaN before all."""
-    takes = (j >= 0) & ((b >= a) | (b != b) | (i < 0))
-    return tl.where(takes, b, a), tl.where(takes, j, i)
-
-
-@kernel
-def later_least(a, i, b, j):
-    """Return the lesser of two with its place; the later of equals, and NaN before all."""
-    takes = (j >= 0) & ((b <= a) | (b != b) | (i < 0))
-    return tl.where(takes, b, a), tl.where(takes, j, i)
-
-
-@kernel
 def extrema(out, places, x, m, k, d0, d1, d2, d3, d4, d5, d6, x0, x1, x2, x3, x4, x5, x6, x7,
             o0, o1, o2, o3, o4, o5, o6, o7, along_x, along_o, GREATEST: tl.constexpr,
             T: tl.constexpr, KIND: tl.constexpr, OUT: tl.constexpr, KEPT: tl.constexpr,
             WIDE: tl.constexpr, R: tl.constexpr, BK: tl.constexpr):  # fmt: skip
-    """Write running extrema of m rows of k elements, and their places; both have one layout."""
-    row = tl.program_id(0)
-    if WIDE:
-        row = row.to(tl.int64)
-    row = row * R + tl.arange(0, R)
-    source = spot(row, KEPT, d0, d1, d2, d3, d4, d5, d6, x0, x1, x2, x3, x4, x5, x6, x7)[:, None]
-    target = spot(row, KEPT, d0, d1, d2, d3, d4, d5, d6, o0, o1, o2, o3, o4, o5, o6, o7)[:, None]
-    inside = (row < m)[:, None]
-    lane = tl.arange(0, BK)[None, :]
-    best = tl.sum(identity("sum", T, 0.0, R, BK), 1)[:, None]
-    place = tl.full([R, 1], -1, tl.int64)
+    """Write running extrema of one row of k elements, and their places; both have one layout.
+
+    The later of equals is the place; from a NaN on, the last NaN. Every element of a tile is
+    compared with all before it.
+    """
+    tl.static_assert(R == 1)
+    row = tl.program_id(0).to(tl.int64)
+    source = x + spot(row, KEPT, d0, d1, d2, d3, d4, d5, d6, x0, x1, x2, x3, x4, x5, x6, x7)
+    target = spot(row, KEPT, d0, d1, d2, d3, d4, d5, d6, o0, o1, o2, o3, o4, o5, o6, o7)
+    lane = tl.arange(0, BK).to(tl.int64)
+    least = tl.full([BK], -9223372036854775807 - 1, tl.int64)
+    best = tl.max(least, 0)
+    place = tl.max(tl.zeros([BK], tl.int64), 0)
+    earlier = lane[:, None] <= lane[None, :]
     for start in range(0, k, BK):
         at = start + lane
-        mask = inside & (at < k)
-        value = widen(tl.load(x + source + at * along_x, mask=mask, other=0), KIND, T)
-        here = tl.where(mask, at.to(tl.int64), -1)
-        if GREATEST:
-            v, i = tl.associative_scan((value, here), 1, later_greatest)
-            v, i = later_greatest(best, place, v, i)
-        else:
-            v, i = tl.associative_scan((value, here), 1, later_least)
-            v, i = later_least(best, place, v, i)
-        tl.store(out + target + at * along_o, narrow(v, OUT, out.dtype.element_ty), mask=mask)
-        tl.store(places + target + at * along_o, i, mask=mask)
-        # The last lane holds what the tile leaves behind; those outside repeat it.
-        last = lane == BK - 1
-        place = tl.max(tl.where(last, i, -1), 1)[:, None]
-        best = tl.sum(tl.where(last, v, tl.zeros([R, BK], v.dtype)), 1)[:, None].to(v.dtype)
+        value = widen(tl.load(source + at * along_x, mask=at < k, other=0), KIND, T)
+        key = key_of(value, T, False)
+        if not GREATEST:
+            key = tl.where(value != value, key, ~key)
+        key = tl.where(at < k, key, least)
+        top = tl.max(tl.where(earlier, key[:, None], least[:, None]), 0)
+        top = tl.where(top > best, top, best)
+        here = earlier & (key[:, None] == top[None, :]) & (at < k)[:, None]
+        found = tl.max(tl.where(here, at[:, None], -1), 0)
+        found = tl.where(found < 0, place, found)
+        chosen = tl.load(source + found * along_x)
+        r = narrow(widen(chosen, KIND, T), OUT, out.dtype.element_ty)
+        tl.store(out + target + at * along_o, r, mask=at < k)
+        tl.store(places + target + at * along_o, found, mask=at < k)
+        best = tl.max(top, 0)
+        place = tl.max(tl.where(lane == BK - 1, found, -1), 0)

@@ -148,6 +148,18 @@ class Step:
     scalars: tuple[Any, ...]
     written: int
 
+    def windows(self) -> list[Window]:
+        """Return the operands of a step that has no absent ones."""
+        present = [window for window in self.operands if window is not None]
+        assert len(present) == len(self.operands)
+        return present
+
+    def window(self, place: int) -> Window:
+        """Return an operand that is never absent."""
+        window = self.operands[place]
+        assert window is not None
+        return window
+
     def as_tuple(self) -> tuple[Any, ...]:
         """Return the step as a plan takes it."""
         return (
@@ -205,9 +217,7 @@ class Builder:
     def _argument(self, index: int, tensor: Any) -> Window:
         self._device = tensor.device
         aligned = tensor.data_ptr() % 16 == 0
-        return Window(
-            _ARGUMENT, index, tensor.dtype, tensor.shape, tensor.strides, aligned=aligned
-        )
+        return Window(_ARGUMENT, index, tensor.dtype, tensor.shape, tensor.strides, aligned=aligned)
 
     def error(self, text: str) -> ValueError:
         """Return a ValueError that starts with the op's name."""

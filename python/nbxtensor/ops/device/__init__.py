@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from nbxtensor import env
+from nbxtensor import _core, env, runtime
 from nbxtensor.errors import UnsupportedError
-from nbxtensor.ops.device import elementwise, reduce
-from nbxtensor.ops.device.launches import Launch, Lowering, NotLowered, recipe
+from nbxtensor.ops.device import elementwise, index, matmul, order, reduce, rows
+from nbxtensor.ops.device.launches import Argument, Launch, Lowering, NotLowered, Pointer, recipe
 from nbxtensor.ops.plan import Builder, Step, operand_tuple
-from nbxtensor import runtime
 
 __all__ = ["LOWERINGS", "launches_of", "lower", "runs_kernels"]
 
@@ -23,6 +22,32 @@ Rule = Callable[[Lowering, Step], None]
 LOWERINGS: dict[str, Rule] = {
     "copy:strided": elementwise.copy,
     "fill:value": elementwise.fill,
+    "norm:softmax": rows.softmax,
+    "norm:log_softmax": rows.softmax,
+    "norm:rms": rows.normalise,
+    "norm:rms_add": rows.normalise,
+    "norm:layer": rows.normalise,
+    "activation:silu_mul": rows.gated,
+    "activation:gelu_mul": rows.gated,
+    "position:rope": rows.rope,
+    **{f"scan:{name}": rows.scan for name in ("cumsum", "cumprod", "cummax", "cummin")},
+    "matmul:dense": matmul.dense,
+    "attention:forward": matmul.attention,
+    "attention:append": matmul.append,
+    "embedding:dense": index.embedding,
+    "index:take": index.take,
+    "index:put": index.put,
+    "fill:arange": index.arange,
+    "fill:linspace": index.linspace,
+    "fill:eye": index.eye,
+    "fill:triangle": index.triangle,
+    **{f"random:{name}": index.random for name in ("uniform", "normal", "integers")},
+    "sort:sort": order.sort,
+    "sort:topk": order.topk,
+    "sample:logits": order.sample,
+    "quant:dequantize": order.dequantize,
+    "embedding:quantized": order.embedding,
+    "matmul:quantized": order.product,
     "reduce:argmax": reduce.place,
     "reduce:argmin": reduce.place,
     **{f"reduce:{name}": reduce.reduction for name in reduce.NAMES},
@@ -37,8 +62,8 @@ def runs_kernels(device: Any) -> bool:
     return device.kind != "sim" or env.get("NBX_SIM_KERNELS") == "triton"
 
 
-def launches_of(builder: Builder, step: Step) -> list[Launch]:
-    """Return a step's launches.
+def launches_of(builder: Builder, step: Step, device: Any = None) -> list[Launch]:
+    """Return a step's launches, on a device or for none in particular.
 
     Raises
     ------
@@ -49,9 +74,17 @@ def launches_of(builder: Builder, step: Step) -> list[Launch]:
     if rule is None:
         what = step.kernel if isinstance(step.kernel, str) else "a NumPy function"
         raise NotLowered(f"there is no kernel for {what}")
-    low = Lowering(builder)
+    low = Lowering(builder, None if device is None else _sites(builder, device))
     rule(low, step)
     return low.launches
+
+
+def _sites(builder: Builder, device: Any) -> Callable[[str], tuple[Argument, int]]:
+    def site(what: str) -> tuple[Argument, int]:
+        address, number = _core.fault_site(device, builder.name, what)
+        return (Pointer(address), number) if address else (None, 0)
+
+    return site
 
 
 def lower(builder: Builder, device: Any, steps: Sequence[Step]) -> Iterator[tuple[Any, ...]]:
@@ -62,7 +95,7 @@ def lower(builder: Builder, device: Any, steps: Sequence[Step]) -> Iterator[tupl
             yield step.as_tuple()
             continue
         try:
-            launches = launches_of(builder, step)
+            launches = launches_of(builder, step, device)
         except NotLowered as reason:
             if device.kind != "sim":
                 raise UnsupportedError(

@@ -47,7 +47,14 @@ _GROUPS: Final = {
 }
 GROUP_OF: Final = {op: group for group, ops in _GROUPS.items() for op in ops.split()}
 # Numbers that follow the op's dtype, before those of absent operands.
-_EXTRAS: Final = {"addcmul": 1, "leaky_relu": 1, "elu": 1, "softplus": 2, "nan_to_num": 3, "gelu": 1}
+_EXTRAS: Final = {
+    "addcmul": 1,
+    "leaky_relu": 1,
+    "elu": 1,
+    "softplus": 2,
+    "nan_to_num": 3,
+    "gelu": 1,
+}
 _ALWAYS_BOOL: Final = ("logical_and", "logical_or", "logical_xor")
 _CARRIERS: Final = {
     "bool": "bool",
@@ -174,8 +181,7 @@ def elementwise(low: Lowering, step: Step) -> None:
     group = GROUP_OF.get(name)
     if group is None:
         raise NotLowered(f"there is no kernel for {step.kernel}")
-    out = step.operands[0]
-    assert out is not None
+    out = step.window(0)
     compute = "bool" if name in _ALWAYS_BOOL else carrier(step.scalars[0])
     count = _EXTRAS.get(name, 0)
     numbers = list(step.scalars[1 + count :])
@@ -209,7 +215,7 @@ def _replacements(dtype: DType, extras: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _bits_window(window: Window) -> Window:
+def bits_window(window: Window) -> Window:
     """Return the window as integers of its elements' width; 16 bytes are a pair of 8."""
     dtype = window.dtype
     if dtype.itemsize == 16:
@@ -232,12 +238,11 @@ def same_bits(a: DType, b: DType) -> bool:
 
 def copy(low: Lowering, step: Step) -> None:
     """Lower ``copy:strided``: [target], [source], converting."""
-    target, source = step.operands
-    assert target is not None and source is not None
+    target, source = step.windows()
     if target.dtype.bits < 8 or source.dtype.bits < 8:
         raise NotLowered(f"kernels do not copy {source.dtype} to {target.dtype}")
     if same_bits(target.dtype, source.dtype):
-        run(low, "arithmetic", "same", _bits_window(target), [_bits_window(source)], ["int64"] * 3)
+        run(low, "arithmetic", "same", bits_window(target), [bits_window(source)], ["int64"] * 3)
         return
     if target.dtype.kind == "c" or source.dtype.kind == "c":
         _copy_complex(low, target, source)
@@ -281,8 +286,7 @@ def _copy_complex(low: Lowering, target: Window, source: Window) -> None:
 
 def fill(low: Lowering, step: Step) -> None:
     """Lower ``fill:value``: [out], [value]."""
-    out = step.operands[0]
-    assert out is not None
+    out = step.window(0)
     value = step.scalars[0]
     if out.dtype.bits < 8:
         raise NotLowered(f"kernels do not fill {out.dtype}")
@@ -300,4 +304,3 @@ def fill(low: Lowering, step: Step) -> None:
         unsigned = isinstance(value, Number) and value.unsigned
         held = "uint64" if unsigned or out.dtype is uint64 else "int64"
     run(low, "arithmetic", "same", out, [number_argument(value, held)], [held] * 3)
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,8 +74,16 @@ class Fixed:
     value: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The address of 64-bit words that belong to no tensor."""
+
+    value: int
+    type: str = "*i64"
+
+
 # An integer alone is passed in the width that it needs, and its divisibility by 16 is claimed.
-Argument = Address | Real | Whole | Fixed | int | None
+Argument = Address | Real | Whole | Fixed | Pointer | int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +109,17 @@ class Lowering:
     ----------
     builder
         The plan at hand, for temporaries.
-    multiprocessors
-        Of the device: how many blocks keep it busy.
+    site
+        Registers a text for wrong indices and returns the device's fault word and a number.
     """
 
     builder: Builder
-    multiprocessors: int = 132
+    site: Callable[[str], tuple[Argument, int]] | None = None
     launches: list[Launch] = field(default_factory=list)
+
+    def fault(self, site: str) -> tuple[Argument, int]:
+        """Return where kernels leave a wrong index, and the number that stands for a site."""
+        return (None, 0) if self.site is None else self.site(site)
 
     def launch(
         self,
@@ -176,7 +188,7 @@ def recipe(launch: Launch) -> list[tuple[str, Any]]:
         elif isinstance(argument, int):
             listed.append(("word", argument))
         else:
-            assert isinstance(argument, (Real, Whole))
+            assert isinstance(argument, (Real, Whole, Pointer))
             value = argument.value
             if isinstance(value, Number):
                 listed.append(("scalar", value.index))

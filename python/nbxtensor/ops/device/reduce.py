@@ -200,8 +200,7 @@ def _truth_carrier(dtype: DType) -> str:
 def reduction(low: Lowering, step: Step) -> None:
     """Lower ``reduce:<name>``: [out], [x], [compute, axes, extra]."""
     name = step.kernel.split(":")[1]
-    out, source = step.operands
-    assert out is not None and source is not None
+    out, source = step.windows()
     compute, axes = step.scalars[0], step.scalars[1]
     if not out.contiguous:
         raise NotLowered("kernels reduce to contiguous tensors only")
@@ -242,8 +241,7 @@ def _complex_part(low: Lowering, out: Window, source: Window, axes: int, do: Pas
 
 def place(low: Lowering, step: Step) -> None:
     """Lower ``reduce:argmax`` and ``reduce:argmin``: [out], [x], [compute, axes]."""
-    out, source = step.operands
-    assert out is not None and source is not None
+    out, source = step.windows()
     if out.size == 0:
         return
     held = _number_carrier(step.scalars[0])
@@ -286,4 +284,3 @@ def _places(
         {"GREATEST": greatest, "T": held, "KIND": reading, **shape.constants()},
         written=("out",) if values is None else ("out", "values"),
     )
-
