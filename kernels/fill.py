@@ -112,7 +112,7 @@ def uniform(out, seed, offset, low, high, n, BITS: tl.constexpr, BLOCK: tl.const
         word = picked(index % 4, a, b, c, d) >> (32 - BITS)
         unit = word.to(tl.float64) * (1.0 / (1 << BITS))
     first = tl.zeros([BLOCK], tl.float64) + low
-    span = high - low
+    span = tl.zeros([BLOCK], tl.float64) + (high - low)
     near = narrow(first + unit * span, "plain", E)
     # Rounding may reach the open end.
     inside = (near.to(tl.float64) < high) | (span == 0.0)

@@ -296,6 +296,11 @@ class Builder:
                 values.append(value)
         self._steps.append(Step(kernel, tuple(operands), tuple(values), len(outputs)))
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps so far."""
+        return tuple(self._steps)
+
     def copy(self, target: Window, source: Window) -> None:
         """Add a copy that also converts; shapes must be equal."""
         self.step("copy:strided", [target], [source])
@@ -426,7 +431,7 @@ class Builder:
         steps = (
             [step.as_tuple() for step in self._steps]
             if lower is None
-            else lower(self, self._device, self._steps)
+            else list(lower(self, self._device, self._steps))  # may add temporaries
         )
         return _core.Plan(
             self._outputs,

@@ -74,7 +74,9 @@ def launches_of(builder: Builder, step: Step, device: Any = None) -> list[Launch
     if rule is None:
         what = step.kernel if isinstance(step.kernel, str) else "a NumPy function"
         raise NotLowered(f"there is no kernel for {what}")
-    low = Lowering(builder, None if device is None else _sites(builder, device))
+    low = Lowering(builder)
+    if device is not None:
+        low = Lowering(builder, _sites(builder, device), device.kind == "sim")
     rule(low, step)
     return low.launches
 

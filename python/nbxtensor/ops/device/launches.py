@@ -111,10 +111,13 @@ class Lowering:
         The plan at hand, for temporaries.
     site
         Registers a text for wrong indices and returns the device's fault word and a number.
+    interpreted
+        Whether Triton's interpreter runs the kernels: its dot multiplies the bits of bfloat16.
     """
 
     builder: Builder
     site: Callable[[str], tuple[Argument, int]] | None = None
+    interpreted: bool = False
     launches: list[Launch] = field(default_factory=list)
 
     def fault(self, site: str) -> tuple[Argument, int]:

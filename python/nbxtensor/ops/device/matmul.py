@@ -66,7 +66,7 @@ def dense(low: Lowering, step: Step) -> None:
     if batch.size == 1 and m <= _FEW and held in ("float32", "float64"):
         _few(low, out, a, b, bias, held)
         return
-    same = _same_halves(a, b)
+    same = _same_halves(a, b) and not low.interpreted
     tile = _tile(m, n, held, same=same)
     grid = _grid(math.ceil(m / tile[0]) * math.ceil(n / tile[1]), batch.size)
     strides: dict[str, Argument] = {}
@@ -197,8 +197,8 @@ def attention(low: Lowering, step: Step) -> None:
     scale, causal, window, length = step.scalars
     batch, heads, queries, width = q.shape
     value_width = v.shape[3]
-    element, reading = memory_type(q.dtype)
-    same = q.dtype in (float16, bfloat16)
+    reading = memory_type(q.dtype)[1]
+    same = q.dtype in (float16, bfloat16) and not low.interpreted
     held = "float64" if q.dtype is float64 else "float32"
     wide = max(16, _power_of_two(width)), max(16, _power_of_two(value_width))
     if max(wide) > 256:
