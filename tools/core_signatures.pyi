@@ -7,7 +7,7 @@ import builtins
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, SupportsIndex, overload
 
-from nbxtensor._core import Device, Plan, Stream
+from nbxtensor._core import Device, DeviceKernel, Plan, Stream
 from nbxtensor.dtype import DType
 from nbxtensor.tensor import Tensor
 from typing_extensions import Self
@@ -32,6 +32,30 @@ def register_hooks(
 ) -> None: ...
 def register_tensor_class(type: type[TensorBase], /) -> None: ...
 def set_num_threads(count: SupportsIndex) -> int: ...
+
+class BoundKernel:
+    kernel: Kernel
+    grid: Any
+    def __call__(self, *args: Any, **kwargs: Any) -> None: ...
+
+class Kernel:
+    function: Any
+    __name__: str
+    __qualname__: str
+    def __new__(
+        cls,
+        name: str,
+        parameters: Sequence[tuple[Any, ...]],
+        compile: Callable[..., DeviceKernel | None],
+    ) -> Self: ...
+    def __call__(self, grid: Any, *args: Any, **kwargs: Any) -> None: ...
+    def __getitem__(self, grid: Any, /) -> BoundKernel: ...
+    @property
+    def misses(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def variants(self) -> list[DeviceKernel]: ...
 
 class Op:
     __signature__: Any

@@ -26,6 +26,7 @@ void bind_recorder(pybind11::module_& module);  // events, recordings, origins
 void bind_hot(pybind11::module_& module);       // Storage, TensorBase: C API types
 void bind_arena(pybind11::module_& module);     // arenas, slabs, static plans
 void bind_op(pybind11::module_& module);        // Op, Plan: C API types
+void bind_kernel(pybind11::module_& module);    // compiled kernels, Kernel: C API type
 void bind_cpu(pybind11::module_& module);       // kernels of the CPU device
 void bind_sleep(pybind11::module_& module);     // sleep by tag, reserved blocks
 void bind_replay(pybind11::module_& module);    // traces on a heap of their own

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   nbx::bind_hot(module);
   nbx::bind_arena(module);
   nbx::bind_sleep(module);
+  nbx::bind_kernel(module);
   nbx::bind_op(module);
   nbx::bind_cpu(module);
 }

@@ -63,6 +63,8 @@ class InlineVector {
   [[nodiscard]] const T* data() const noexcept { return items_; }
   [[nodiscard]] T* begin() noexcept { return items_; }
   [[nodiscard]] T* end() noexcept { return items_ + size_; }
+  [[nodiscard]] const T* begin() const noexcept { return items_; }
+  [[nodiscard]] const T* end() const noexcept { return items_ + size_; }
   T& operator[](std::size_t i) noexcept { return items_[i]; }
 
  private:

@@ -3,8 +3,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/kernel_type.h"
 #include "bindings/op.h"
 #include "bindings/python_lock.h"
+#include "bindings/translated.h"
 
 namespace py = pybind11;
 
@@ -156,8 +158,58 @@ ScalarSource scalar_of(const py::handle& object) {
   return source;
 }
 
+/// ("address", operand), ("word", integer), ("float", real) or ("scalar", index of the call's).
+ArgumentSource argument_of(const py::handle& object, Slot slot, std::size_t operands) {
+  const auto fields = object.cast<py::tuple>();
+  const auto kind = fields[0].cast<std::string>();
+  if (kind == "address") {
+    const auto index = fields[1].cast<std::uint16_t>();
+    if (index >= operands || slot != Slot::kRaw8) {
+      throw Error(ErrorKind::kValue,
+                  "Plan: an address must be of one of the step's operands, and "
+                  "of a parameter that is a pointer");
+    }
+    return {ArgumentSource::Kind::kAddress, slot, index, 0};
+  }
+  if (kind == "scalar") {
+    return {ArgumentSource::Kind::kScalar, slot, fields[1].cast<std::uint16_t>(), 0};
+  }
+  if (kind != "word" && kind != "float") {
+    throw Error(ErrorKind::kValue,
+                "Plan: unknown argument '" + kind + "'; known are address, word, float and scalar");
+  }
+  const py::object number = fields[1];
+  return {ArgumentSource::Kind::kWord, slot, 0,
+          translated([&] { return packed_number(slot, number.ptr(), "Plan"); })};
+}
+
+/// (DeviceKernel, grid, arguments, operands, written)
+Step device_step_of(const py::tuple& fields) {
+  Step step;
+  step.device_kernel = fields[0].cast<std::shared_ptr<DeviceKernel>>();
+  const DeviceKernel& kernel = *step.device_kernel;
+  const py::object grid = fields[1];
+  step.grid = translated([&] { return read_grid(grid.ptr(), "Plan"); });
+  for (const py::handle operand : fields[3]) step.operands.push_back(operand_of(operand));
+  const auto arguments = fields[2].cast<py::sequence>();
+  if (arguments.size() != kernel.word_count()) {
+    throw Error(ErrorKind::kValue, "Plan: kernel '" + kernel.recipe().name + "' takes " +
+                                       std::to_string(kernel.word_count()) + " arguments, got " +
+                                       std::to_string(arguments.size()));
+  }
+  std::size_t at = 0;
+  for (const Slot slot : kernel.slots()) {
+    if (slot == Slot::kSkip) continue;
+    step.arguments.push_back(argument_of(arguments[at], slot, step.operands.size()));
+    ++at;
+  }
+  step.written = fields[4].cast<std::uint16_t>();
+  return step;
+}
+
 Step step_of(const py::handle& object) {
   const auto fields = object.cast<py::tuple>();
+  if (py::isinstance<DeviceKernel>(fields[0])) return device_step_of(fields);
   Step step;
   if (py::isinstance<py::str>(fields[0])) {
     const auto name = fields[0].cast<std::string>();

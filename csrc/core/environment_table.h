@@ -17,5 +17,7 @@
   X(NBX_HIP_LIBRARY, text, "", "Path of the HIP runtime's library, opened instead of what is loaded already or installed when the first hip device is looked for.")                                      \
   X(NBX_SIM_DEVICES, integer, "2", "Number of simulated devices.")                                                                                                                                       \
   X(NBX_SIM_MEMORY, bytes, "8 GiB", "Memory of each simulated device.")                                                                                                                                  \
-  X(NBX_SIM_BACKING, text, "real", "\"real\" maps host pages under simulated memory; \"none\" hands out addresses and keeps only the books.")
+  X(NBX_SIM_BACKING, text, "real", "\"real\" maps host pages under simulated memory; \"none\" hands out addresses and keeps only the books.")                                                            \
+  X(NBX_KERNEL_CACHE, text, "", "Folder of compiled kernels; empty takes nbxtensor/kernels in XDG_CACHE_HOME or ~/.cache.")                                                                              \
+  X(NBX_SIM_KERNELS, text, "host", "What ops run on simulated devices: \"host\" kernels, or those in Triton's language (\"triton\"), interpreted.")
 // clang-format on

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "launch/device_kernel.h"
 #include "launch/kernel.h"
 #include "storage/tensor.h"
 
@@ -38,8 +39,21 @@ struct ScalarSource {
   Scalar constant;
 };
 
+/// One parameter of a device kernel: what fills its word when the step runs.
+struct ArgumentSource {
+  enum class Kind : std::uint8_t { kAddress, kWord, kScalar };
+  Kind kind;
+  Slot slot;            // of the parameter
+  std::uint16_t index;  // of the operand whose address it is, or of the call's runtime scalar
+  std::uint64_t word;   // a constant, as the slot passes it
+};
+
+/// Runs a host kernel, or a kernel of the plan's device if `device_kernel` is set.
 struct Step {
   HostKernel kernel = nullptr;
+  std::shared_ptr<const DeviceKernel> device_kernel;
+  Grid grid;
+  std::vector<ArgumentSource> arguments;  // of a device kernel, one for each word
   /// Of a step that calls back into the language above; kept alive until the step has run.
   std::shared_ptr<void> context;
   std::vector<Operand> operands;
@@ -67,10 +81,15 @@ struct Plan {
   std::vector<ResultReference> results;
 };
 
+/// Throws Error(kUnsupported) under the op's name if a step cannot run on the device: a host kernel
+/// where the host cannot read the memory, or a kernel of another device.
+void require_runnable(const Plan& plan, const Device& device);
+
 /// Runs a plan. `arguments` are the call's tensors in order, `scalars` its runtime scalars;
 /// `outputs` receives one new tensor per specification. On the cpu the steps run here; on other
-/// devices that take host kernels (sim) they are submitted in stream order. All storages are
-/// touched. Throws what allocation and kernels throw; nothing is leaked then.
+/// devices that take host kernels (sim) they are submitted in stream order, as kernels of the
+/// device are. All storages are touched. Throws what allocation and kernels throw; nothing is
+/// leaked then.
 void run_plan(const Plan& plan, DeviceMemory& memory, Stream& stream, TensorMeta* const* arguments,
               std::size_t argument_count, const Scalar* scalars, std::size_t scalar_count,
               TensorMeta* outputs);

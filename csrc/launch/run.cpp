@@ -165,15 +165,23 @@ struct PlanRun {
     return nullptr;
   }
 
-  void run(const Step& step) const {
-    const std::size_t count = step.operands.size();
-    Buffer<TensorView, 8> views(count);
-    for (std::size_t i = 0; i < count; ++i) {
+  void view_operands(const Step& step, TensorView* views) const noexcept {
+    for (std::size_t i = 0; i < step.operands.size(); ++i) {
       const Operand& operand = step.operands[i];
       const TensorMeta* tensor = tensor_of(operand);
       std::byte* data = tensor == nullptr ? nullptr : present(tensor->data) + operand.byte_offset;
       views[i] = TensorView{data, operand.layout.shape(), operand.layout.strides(),
                             operand.layout.rank(), operand.dtype};
+    }
+  }
+
+  void run(const Step& step) const {
+    const std::size_t count = step.operands.size();
+    Buffer<TensorView, 8> views(count);
+    view_operands(step, views.data());
+    if (step.device_kernel != nullptr) {
+      launch(step, views.data());
+      return;
     }
     Buffer<Scalar, 8> values(step.scalars.size());
     for (std::size_t i = 0; i < step.scalars.size(); ++i) {
@@ -201,7 +209,48 @@ struct PlanRun {
     }
     submit(call, step.context, step.kernel, stream, plan.name);
     for (const Reference<Storage>& storage : storages) storage->touch(stream);
-    for (std::size_t i = 0; i < count; ++i) {
+    note_operands(step, views.data());
+  }
+
+  void launch(const Step& step, const TensorView* views) const {
+    Buffer<std::uint64_t, 32> words(step.arguments.size());
+    for (std::size_t i = 0; i < step.arguments.size(); ++i) {
+      const ArgumentSource& source = step.arguments[i];
+      switch (source.kind) {
+        case ArgumentSource::Kind::kAddress:
+          words[i] = reinterpret_cast<DeviceAddress>(views[source.index].data);
+          break;
+        case ArgumentSource::Kind::kWord:
+          words[i] = source.word;
+          break;
+        case ArgumentSource::Kind::kScalar:
+          words[i] = pack_scalar(source.slot, scalars[source.index]);
+          break;
+      }
+    }
+    // Held while the launch may let other threads run.
+    Buffer<Reference<Storage>, 8> storages(step.operands.size());
+    for (std::size_t i = 0; i < step.operands.size(); ++i) {
+      const TensorMeta* tensor = tensor_of(step.operands[i]);
+      if (tensor == nullptr) continue;
+      tensor->storage->require_awake();
+      check_operand(*tensor, views[i], stream, i < step.written, false);
+      storages[i] = tensor->storage;
+    }
+    try {
+      step.device_kernel->launch(stream, step.grid, words.data());
+    } catch (const Error& error) {
+      throw named_error(error, plan.name);
+    }
+    for (std::size_t i = 0; i < step.operands.size(); ++i) {
+      if (storages[i]) storages[i]->touch(stream);
+    }
+    note_operands(step, views);
+  }
+
+  /// In check mode: the step was submitted.
+  void note_operands(const Step& step, const TensorView* views) const {
+    for (std::size_t i = 0; i < step.operands.size(); ++i) {
       const TensorMeta* tensor = tensor_of(step.operands[i]);
       if (tensor != nullptr) check_operand(*tensor, views[i], stream, i < step.written, true);
     }
@@ -209,6 +258,23 @@ struct PlanRun {
 };
 
 }  // namespace
+
+void require_runnable(const Plan& plan, const Device& device) {
+  const bool takes_host_kernels = device.host_readable() || device.kind() == DeviceKind::kSim;
+  for (const Step& step : plan.steps) {
+    if (step.device_kernel == nullptr && !takes_host_kernels) {
+      throw Error(ErrorKind::kUnsupported,
+                  plan.name + ": no kernel for " + device.primitives().kind_name +
+                      "; move the operands to the cpu, or write a kernel with nbx.kernel");
+    }
+    if (step.device_kernel != nullptr && &step.device_kernel->device() != &device) {
+      throw Error(ErrorKind::kValue, plan.name + ": the plan for " + device.name() +
+                                         " launches a kernel of " +
+                                         step.device_kernel->device().name() +
+                                         "; prepare it for the device of the call");
+    }
+  }
+}
 
 void run_plan(const Plan& plan, DeviceMemory& memory, Stream& stream, TensorMeta* const* arguments,
               std::size_t /*argument_count*/, const Scalar* scalars, std::size_t /*scalar_count*/,

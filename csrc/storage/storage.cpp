@@ -62,6 +62,16 @@ void give_object(void* object) noexcept {
 
 void no_finalizer(void* /*owner*/) noexcept {}
 
+/// A use that cannot be noted must be over before anybody reads or frees the memory.
+void finish_unnoted(const Stream& stream, const char* reason) noexcept {
+  const BlockingScope scope;
+  const Device& device = stream.device();
+  const Status status = device.primitives().synchronize(device.ordinal());
+  log(LogLevel::kError, std::string("touch: ") + reason +
+                            "; the device was synchronized instead, status " +
+                            std::to_string(status));
+}
+
 [[noreturn]] void refuse_orphan(const DeviceMemory& memory) {
   throw Error(ErrorKind::kDevice,
               "allocate: " + memory.device.name() +
@@ -212,12 +222,15 @@ void Storage::touch(Stream& stream) noexcept {
   try {
     record_use(stream);
   } catch (const std::exception& error) {
-    // A use that cannot be noted must be over before anybody reads or frees the memory.
-    const BlockingScope scope;
-    const Status status = stream.device().primitives().synchronize(stream.device().ordinal());
-    log(LogLevel::kError, std::string("touch: ") + error.what() +
-                              "; the device was synchronized instead, status " +
-                              std::to_string(status));
+    finish_unnoted(stream, error.what());
+  }
+}
+
+void Storage::touch(Stream& stream, const BlockUse& use) noexcept {
+  try {
+    note(use);
+  } catch (const std::exception& error) {
+    finish_unnoted(stream, error.what());
   }
 }
 

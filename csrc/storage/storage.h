@@ -139,6 +139,8 @@ class Storage : public Counted<Storage> {
   }
   /// Work on `stream` uses this memory: a later free waits for it, and so does host access.
   void touch(Stream& stream) noexcept;
+  /// The same for what shares a launch: `use` is the stream's, asked once for all of it.
+  void touch(Stream& stream, const BlockUse& use) noexcept;
   /// The same for work that others submitted. Throws Error(kDevice) if the driver cannot say which.
   void record_use(Stream& stream);
   /// In check mode: such work is about to be submitted. Throws Error(kDevice) if it must not be.

@@ -63,10 +63,13 @@ from nbxtensor.dtype import int8 as int8
 from nbxtensor import io as io
 from nbxtensor.runtime import is_available as is_available
 from nbxtensor.dtype import isdtype as isdtype
+from nbxtensor.runtime import kernel as kernel
+from nbxtensor.runtime import launch as launch
 from nbxtensor.ops.creation import linspace as linspace
 from nbxtensor.ops.views import matrix_transpose as matrix_transpose
 from nbxtensor import memory as memory
 from nbxtensor.ops.views import moveaxis as moveaxis
+from nbxtensor.runtime import observe_launches as observe_launches
 from nbxtensor.ops.creation import ones as ones
 from nbxtensor.ops.creation import ones_like as ones_like
 from nbxtensor.ops.views import permute_dims as permute_dims

@@ -544,6 +544,47 @@ class Reserved:
     @property
     def views(self) -> int:
         ...
+class DeviceKernel:
+    """
+    A compiled kernel on a device; unloaded when nobody holds it.
+    """
+    def __repr__(self) -> str:
+        ...
+    def launch(self, grid: typing.Any, *args) -> None:
+        """
+        launch(grid, *words): submit the kernel on the current stream of its device; words are addresses and numbers, which nothing checks.
+        """
+    @property
+    def attributes(self) -> dict:
+        ...
+    @property
+    def device(self) -> typing.Any:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def shared_bytes(self) -> int:
+        ...
+    @property
+    def slots(self) -> tuple:
+        ...
+    @property
+    def symbol(self) -> str:
+        ...
+    @property
+    def threads(self) -> int:
+        ...
+class LaunchObserver:
+    """
+    A callback that sees launches.
+    """
+    def __init__(self, callback: typing.Any) -> None:
+        ...
+    def close(self) -> None:
+        """
+        Watch no longer.
+        """
 class Plan:
     """
     What one call of an op does, decided once for a key.
@@ -588,6 +629,10 @@ def get_num_threads() -> int:
 def host_kernel_names() -> list[str]:
     """
     Names of the kernels that run on the host, in order.
+    """
+def load_kernel(device: typing.Any, image: bytes, name: str, symbol: str, slots: collections.abc.Sequence[str], *, threads: typing.SupportsInt | typing.SupportsIndex, shared_bytes: typing.SupportsInt | typing.SupportsIndex = 0, cluster: typing.SupportsInt | typing.SupportsIndex = 1, cooperative: bool = False, programmatic: bool = False, scratch_bytes: typing.SupportsInt | typing.SupportsIndex = 0, scratch_alignment: typing.SupportsInt | typing.SupportsIndex = 1, hidden_words: typing.SupportsInt | typing.SupportsIndex = 0) -> DeviceKernel:
+    """
+    Load a kernel of a compiled image.
     """
 def log(level: str, text: str) -> None:
     """
@@ -761,6 +806,10 @@ def recorder_text(number: typing.SupportsInt | typing.SupportsIndex) -> str:
     """
     The text of a number.
     """
+def register_foreign_arguments(function: typing.Any) -> None:
+    """
+    Set the function that answers for kernel arguments of other libraries' types.
+    """
 def replay(ops: typing_extensions.Buffer, ids: typing_extensions.Buffer, bytes: typing_extensions.Buffer, streams: typing_extensions.Buffer | None = None, seconds: typing_extensions.Buffer | None = None, *, device: typing.Any = 0, memory: typing.SupportsInt | typing.SupportsIndex | None = None, budget: typing.SupportsInt | typing.SupportsIndex | None = None, slack: typing.SupportsFloat | typing.SupportsIndex = 0.0, split: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex | None = None, repeat: typing.SupportsInt | typing.SupportsIndex = 1, work_seconds: typing.SupportsFloat | typing.SupportsIndex = 0.0, virtual_memory: bool = True) -> dict:
     """
     Run the events of a trace on a heap of their own, and return its figures. `device`: an opened device, or the number of a simulated one, which is given `memory` bytes (none: twice the peak) without backing for the time.
@@ -781,6 +830,36 @@ def set_op_dispatch(hook: typing.Any) -> None:
     """
     Set the function (op, arguments, keywords) that answers for operand types of other floors, or NotImplemented.
     """
+def simulate_kernel(device: typing.Any, name: str, function: typing.Any, slots: collections.abc.Sequence[str]) -> DeviceKernel:
+    """
+    A kernel of a simulated device that calls function(grid, words) in stream order; words are the bits of the parameters as integers.
+    """
+class BoundKernel:
+    """A kernel with its grid: what kernel[grid] is."""
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        ...
+    grid: Any
+    kernel: Kernel
+class Kernel:
+    """A kernel in Triton's language: kernel(grid, ...) or kernel[grid](...) launches it."""
+    def __call__(self, grid: Any, *args: Any, **kwargs: Any) -> None:
+        ...
+    def __getitem__(self, grid: Any, /) -> BoundKernel:
+        ...
+    __name__: str
+    def __new__(cls, name: str, parameters: Sequence[tuple[Any, ...]], compile: Callable[..., DeviceKernel | None]) -> Self:
+        ...
+    __qualname__: str
+    function: Any
+    @property
+    def misses(self) -> int:
+        """Calls that asked for a compiled kernel, so far."""
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+    @property
+    def variants(self) -> list[DeviceKernel]:
+        """The compiled kernels, oldest first."""
 class Op:
     """An operation with a cache of plans, callable and a method."""
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

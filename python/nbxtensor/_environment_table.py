@@ -46,4 +46,10 @@ VARIABLES: tuple[tuple[str, str, str, str], ...] = (
     ("NBX_SIM_BACKING", "text", "real",
      "\"real\" maps host pages under simulated memory; \"none\" hands out addresses and "
      "keeps only the books."),
+    ("NBX_KERNEL_CACHE", "text", "",
+     "Folder of compiled kernels; empty takes nbxtensor/kernels in XDG_CACHE_HOME or "
+     "~/.cache."),
+    ("NBX_SIM_KERNELS", "text", "host",
+     "What ops run on simulated devices: \"host\" kernels, or those in Triton's language"
+     " (\"triton\"), interpreted."),
 )
