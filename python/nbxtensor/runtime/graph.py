@@ -107,7 +107,8 @@ class Graph:
             What to record. Python runs now and not at a replay: numbers and branches stay as they
             were.
         *inputs
-            Tensors on one device, also in tuples, lists and dicts; what is no tensor stays as it is.
+            Tensors on one device, also in tuples, lists and dicts; what is no tensor stays as it
+            is.
         stream
             As for `Graph`.
 
@@ -293,10 +294,10 @@ def _match(captured: Any, given: Any, tensors: list[Any], name: str) -> None:
         return
     if isinstance(captured, (tuple, list, dict)):
         if not isinstance(given, type(captured)) or len(given) != len(captured):
+            size = f" of {len(given)}" if isinstance(given, (tuple, list, dict)) else ""
             raise InvalidValueError(
                 f"graph: {name} was a {type(captured).__name__} of {len(captured)} in the capture, "
-                f"got {type(given).__name__}{f' of {len(given)}' if hasattr(given, '__len__') else ''}"
-                "; capture again for other inputs"
+                f"got {type(given).__name__}{size}; capture again for other inputs"
             )
         if isinstance(captured, dict) and captured.keys() != given.keys():
             raise InvalidValueError(
