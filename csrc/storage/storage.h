@@ -142,6 +142,8 @@ class Storage : public Counted<Storage> {
   [[nodiscard]] bool is_asleep() const noexcept {
     return memory_->heap.is_asleep(block_) || (reserved_ != nullptr && reserved_->is_asleep());
   }
+  /// Streams and captures whose work may still use it.
+  [[nodiscard]] std::size_t use_count() const { return uses().size(); }
   /// The capture that allocated it, if one did.
   [[nodiscard]] StreamId capture() const noexcept { return capture_; }
   /// Work on `stream` uses this memory: a later free waits for it, and so does host access.
