@@ -458,7 +458,7 @@ def operand(x, offset, mask, KIND: tl.constexpr, T: tl.constexpr):
         r = None
     elif KIND == "number":
         if T == "bool":
-            r = tl.full(mask.shape, x != 0, tl.int1).to(tl.int8)
+            r = ((tl.zeros(mask.shape, x.dtype) + x) != 0).to(tl.int8)
         elif T == "int64":
             r = tl.full(mask.shape, x, tl.int64)
         elif T == "uint64":

@@ -45,7 +45,9 @@ _GROUPS: Final = {
     "library": "exp2 expm1 log2 log10 log1p tan asin acos atan atan2 sinh cosh asinh acosh atanh "
     "hypot logaddexp",
 }
-GROUP_OF: Final = {op: group for group, ops in _GROUPS.items() for op in ops.split()}
+GROUP_OF: Final[dict[str, str]] = {
+    op: group for group, ops in _GROUPS.items() for op in ops.split()
+}
 # Numbers that follow the op's dtype, before those of absent operands.
 _EXTRAS: Final = {
     "addcmul": 1,
