@@ -94,7 +94,8 @@ def number_argument(value: Any, held: str) -> Argument:
     if kind is float:
         # Truth values of real numbers; integers never meet one.
         return Real(value, "fp64")
-    return Whole(value if isinstance(value, Number) else int(value), held[0] + "64")
+    width = "u64" if held == "uint64" else "i64"
+    return Whole(value if isinstance(value, Number) else int(value), width)
 
 
 def _integer_range(value: Window | None, number: Any) -> str:
