@@ -161,7 +161,7 @@ def division(OP: tl.constexpr, a, b):
         elif OP == "remainder":
             rest = exact_remainder(x, y)
             turned = tl.where((rest < 0.0) != (y < 0.0), (rest + y).to(a.dtype), rest.to(a.dtype))
-            r = tl.where(rest == 0.0, copy_sign(turned * 0.0, b), turned)
+            r = tl.where(rest == 0.0, copy_sign(rest.to(a.dtype), b), turned)
         elif OP == "fmod":
             r = exact_remainder(x, y).to(a.dtype)
         else:
@@ -398,6 +398,7 @@ def hyperbolic(OP: tl.constexpr, x, y):
         t = tl.where(x > 1e8, 1.0, x - 1.0)
         near = logarithm_of_one_plus(t + tl.sqrt(2.0 * t + t * t))
         r = tl.where(x > 1e8, tl.log(x) + 0.6931471805599453, near)
+        r = tl.where(x < 1.0, float("nan"), r)
     elif OP == "atanh":
         r = copy_sign(0.5 * logarithm_of_one_plus(2.0 * a / (1.0 - a)), x)
     elif OP == "hypot":
@@ -458,7 +459,7 @@ def operand(x, offset, mask, KIND: tl.constexpr, T: tl.constexpr):
         r = None
     elif KIND == "number":
         if T == "bool":
-            r = tl.full(mask.shape, x != 0, tl.int1).to(tl.int8)
+            r = ((tl.zeros(mask.shape, x.dtype) + x) != 0).to(tl.int8)
         elif T == "int64":
             r = tl.full(mask.shape, x, tl.int64)
         elif T == "uint64":

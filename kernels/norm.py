@@ -1,4 +1,4 @@
-"""Softmax and normalisations along the last axis: tiles of [R, BK], in one pass where a row fits."""
+"""Softmax and normalisations along the last axis, in tiles of [R, BK]."""
 
 from __future__ import annotations
 

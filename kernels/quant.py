@@ -36,7 +36,7 @@ def decoded(row, column, mask, FORMAT: tl.constexpr):
 def rows(out, blocks, known, n, width, row_bytes, d0, d1, d2, d3, d4, d5, d6,
          o0, o1, o2, o3, o4, o5, o6, o7, OUT: tl.constexpr, FORMAT: tl.constexpr,
          RANK: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Expand n weights in rows of `width`; `known` holds the rows' byte offsets if they are chosen."""
+    """Expand n weights in rows of `width`; `known` holds the byte offsets of chosen rows."""
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = index < n
     row = index // width

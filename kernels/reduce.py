@@ -1,4 +1,4 @@
-"""Reductions: one skeleton for rows, columns and pieces of long rows, and one for places of extrema.
+"""Reductions: one skeleton of rows, columns and pieces of long rows, one of places of extrema.
 
 Outputs are numbered in row-major order; each is reduced over `k` elements in tiles of [R, BK]
 lanes that meet in a fixed order, so that results never depend on timing. A long row is cut into

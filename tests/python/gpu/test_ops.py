@@ -124,9 +124,7 @@ def test_products_of_odd_sizes(
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("queries", [1, 100, 513])
-def test_attention_over_many_keys(
-    dtype: str, queries: int, generator: np.random.Generator
-) -> None:
+def test_attention_over_many_keys(dtype: str, queries: int, generator: np.random.Generator) -> None:
     q, k, v = (
         nbx.asarray(generator.standard_normal((2, heads, length, 64))).to(dtype)
         for heads, length in ((6, queries), (2, 777), (2, 777))

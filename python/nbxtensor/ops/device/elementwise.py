@@ -45,7 +45,9 @@ _GROUPS: Final = {
     "library": "exp2 expm1 log2 log10 log1p tan asin acos atan atan2 sinh cosh asinh acosh atanh "
     "hypot logaddexp",
 }
-GROUP_OF: Final = {op: group for group, ops in _GROUPS.items() for op in ops.split()}
+GROUP_OF: Final[dict[str, str]] = {
+    op: group for group, ops in _GROUPS.items() for op in ops.split()
+}
 # Numbers that follow the op's dtype, before those of absent operands.
 _EXTRAS: Final = {
     "addcmul": 1,
@@ -92,7 +94,8 @@ def number_argument(value: Any, held: str) -> Argument:
     if kind is float:
         # Truth values of real numbers; integers never meet one.
         return Real(value, "fp64")
-    return Whole(value if isinstance(value, Number) else int(value), held[0] + "64")
+    width = "u64" if held == "uint64" else "i64"
+    return Whole(value if isinstance(value, Number) else int(value), width)
 
 
 def _integer_range(value: Window | None, number: Any) -> str:

@@ -184,7 +184,7 @@ _SIMPLE: Final = {
     "any": ("nonzero", "sum", "none"),
     "count_nonzero": ("nonzero", "sum", "none"),
 }
-NAMES: Final = (*_SIMPLE, "var", "std", "logsumexp", "norm")
+NAMES: Final[tuple[str, ...]] = (*_SIMPLE, "var", "std", "logsumexp", "norm")
 
 
 def _number_carrier(dtype: DType) -> str:

@@ -262,8 +262,8 @@ def scan(low: Lowering, step: Step) -> None:
         out, source = step.windows()
         if source.dtype.kind == "c" and name == "cumsum" and out.dtype.kind == "c":
             held = "float32" if compute.bits == 64 else "float64"
-            for target, part in zip(parts(out), parts(source), strict=True):
-                _cumulate(low, target, part, held, product=False)
+            for one, other in zip(parts(out), parts(source), strict=True):
+                _cumulate(low, one, other, held, product=False)
             return
         held = "int64" if compute is bool_ else carrier(compute)
         _cumulate(low, out, source, held, product=name == "cumprod")
