@@ -56,7 +56,7 @@ void note_captured_call(const Stream& stream, HostCall& call);
 class Graph {
  public:
   Graph(std::unique_ptr<CapturedGraph> work, std::vector<GraphNode> nodes) noexcept
-      : work_(std::move(work)), nodes_(std::move(nodes)) {}
+      : nodes_(std::move(nodes)), work_(std::move(work)) {}
 
   [[nodiscard]] Device& device() const noexcept { return work_->device(); }
   [[nodiscard]] const std::vector<GraphNode>& nodes() const noexcept { return nodes_; }
@@ -86,8 +86,8 @@ class Graph {
   void submit(const GraphNode& node) const;
 
   std::mutex mutex_;
+  std::vector<GraphNode> nodes_;  // their kernels go after the graph that runs them
   std::unique_ptr<CapturedGraph> work_;
-  std::vector<GraphNode> nodes_;
   BlockUse last_;
 };
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from nbxtensor import _core
 from nbxtensor._core import Capture, Device, RecordedGraph, Stream, TensorBase, current_stream
 from nbxtensor.errors import InvalidTypeError, InvalidValueError
+from nbxtensor.runtime.kernels import launch
 
 __all__ = ["Graph", "GraphNode"]
 
@@ -148,7 +149,7 @@ class Graph:
         ----------
         launches
             (kernel, grid), (kernel, grid, args) or (kernel, grid, args, kwargs) of each, in order:
-            a kernel K is launched as ``K[grid](*args, **kwargs)``. Each runs after the one before.
+            each is what `launch` takes, and runs after the one before.
         stream
             As for `Graph`.
         """
@@ -252,7 +253,7 @@ class _Tagged:
 
 
 def _launch(kernel: Any, grid: Any, args: Any = (), kwargs: Any = None) -> None:
-    kernel[grid](*args, **(kwargs or {}))
+    launch(kernel, grid, *args, **(kwargs or {}))
 
 
 # ---- trees of tensors ------------------------------------------------------------------------
