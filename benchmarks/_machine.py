@@ -30,8 +30,8 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """Return the commit; NBX_COMMIT names it where a checkout came without its history."""
-    named = os.environ.get("NBX_COMMIT")
+    """Return the commit; COMMIT names it where a checkout came without its history."""
+    named = os.environ.get("COMMIT")
     if named:
         return named
     command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
