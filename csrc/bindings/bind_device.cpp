@@ -60,6 +60,19 @@ py::dict properties_of(const Device& device) {
   to["host_readable"] = from.host_readable;
   to["unified"] = from.unified;
   to["integrated_work"] = from.integrated_work;
+  const DeviceCounts& counts = from.counts;
+  to["lanes"] = counts.lanes;
+  to["threads_per_block"] = counts.threads_per_block;
+  to["shared_bytes_per_block"] = counts.shared_bytes_per_block;
+  to["registers_per_block"] = counts.registers_per_block;
+  to["multiprocessors"] = counts.multiprocessors;
+  to["threads_per_multiprocessor"] = counts.threads_per_multiprocessor;
+  to["shared_bytes_per_multiprocessor"] = counts.shared_bytes_per_multiprocessor;
+  to["registers_per_multiprocessor"] = counts.registers_per_multiprocessor;
+  to["l2_bytes"] = counts.l2_bytes;
+  to["clock_kilohertz"] = counts.clock_kilohertz;
+  to["memory_clock_kilohertz"] = counts.memory_clock_kilohertz;
+  to["memory_bus_bits"] = counts.memory_bus_bits;
   return to;
 }
 

@@ -49,6 +49,22 @@ struct MemoryInfo {
   std::uint64_t total_bytes;
 };
 
+/// What a driver reports of a chip; 0 where it says nothing.
+struct DeviceCounts {
+  std::uint32_t lanes;  // threads that run in lockstep
+  std::uint32_t threads_per_block;
+  std::uint32_t shared_bytes_per_block;  // most that a block can be allowed
+  std::uint32_t registers_per_block;
+  std::uint32_t multiprocessors;
+  std::uint32_t threads_per_multiprocessor;
+  std::uint32_t shared_bytes_per_multiprocessor;
+  std::uint32_t registers_per_multiprocessor;
+  std::uint32_t l2_bytes;
+  std::uint32_t clock_kilohertz;
+  std::uint32_t memory_clock_kilohertz;
+  std::uint32_t memory_bus_bits;
+};
+
 struct DeviceProperties {
   char name[128];
   char architecture[32];  // key of the device file: "sm_90", "gfx942", "apple9", "x86_64"
@@ -58,6 +74,7 @@ struct DeviceProperties {
   bool host_readable;              // device memory may be read by the host at its own address
   bool unified;          // device memory is the host's memory: mapping a file needs no copy
   bool integrated_work;  // work is complete when the call returns
+  DeviceCounts counts{};
 };
 
 struct ResolvedAddress {

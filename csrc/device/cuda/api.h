@@ -28,6 +28,8 @@ struct Api {
   static constexpr int kIntegrated = 18;
   static constexpr int kVirtualMemory = 102;
   static constexpr int kClusters = 120;
+  /// Numbers of the attributes that DeviceCounts holds, in its order.
+  static constexpr std::array kCounts = {10, 1, 97, 12, 16, 39, 81, 82, 38, 13, 36, 37};
   static constexpr bool kTestsPages = false;
   static constexpr bool kOneMappingACall = false;
   using Pointer = cuda::Pointer;

@@ -85,6 +85,20 @@ struct Devices {
   }
 };
 
+/// A count that a driver does not know stays 0.
+template <class Api>
+void read_counts(std::int32_t ordinal, DeviceCounts* counts) {
+  std::array<std::uint32_t, Api::kCounts.size()> values{};
+  static_assert(sizeof(values) == sizeof(*counts));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    int value = 0;
+    const int code = Api::attribute(&value, Api::kCounts[i], ordinal);
+    if (code == 0 && value > 0) values[i] = static_cast<std::uint32_t>(value);
+  }
+  Api::clear_error();
+  std::memcpy(counts, values.data(), sizeof(*counts));
+}
+
 template <class Api>
 Status read_properties(DeviceState* state) {
   const std::int32_t ordinal = state->ordinal;
@@ -103,6 +117,7 @@ Status read_properties(DeviceState* state) {
     if (Api::attribute(&clusters, Api::kClusters, ordinal) != 0) clusters = 0;
   }
   to.unified = integrated != 0;
+  read_counts<Api>(ordinal, &to.counts);
   state->has_clusters = clusters != 0;
   if (code == 0) code = Api::priority_range(&state->least_priority, &state->greatest_priority);
   return code;

@@ -22,6 +22,8 @@ struct Api {
   static constexpr int kIntegrated = 16;
   static constexpr int kVirtualMemory = 89;
   static constexpr int kClusters = -1;
+  /// Numbers of the attributes that DeviceCounts holds, in its order.
+  static constexpr std::array kCounts = {87, 56, 74, 71, 63, 57, 10002, 72, 19, 5, 60, 59};
   static constexpr bool kTestsPages = true;
   static constexpr bool kOneMappingACall = true;  // spans of several are refused by some versions
   using Pointer = hip::Pointer;

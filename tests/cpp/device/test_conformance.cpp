@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -10,12 +9,13 @@
 
 #include "core/error.h"
 #include "device/device.h"
+#include "device/gpu_fixture.h"
 #include "device/host_status.h"
 
 namespace nbx {
 namespace {
 
-class Conformance : public testing::TestWithParam<const char*> {
+class Conformance : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     const DeviceName name = parse_device(GetParam());
@@ -232,14 +232,7 @@ TEST_P(Conformance, ThreadsShareADevice) {
   EXPECT_EQ(wrong, std::vector<int>(4, 0));
 }
 
-/// The registry is one for a process, so that drivers are stood in for by a process each.
-std::vector<const char*> parameters() {
-  if (std::getenv("NBX_CUDA_LIBRARY") != nullptr) return {"cuda:0", "cuda:1"};
-  if (std::getenv("NBX_HIP_LIBRARY") != nullptr) return {"hip:0", "hip:1"};
-  return {"cpu", "sim:0", "sim:1"};
-}
-
-INSTANTIATE_TEST_SUITE_P(Devices, Conformance, testing::ValuesIn(parameters()),
+INSTANTIATE_TEST_SUITE_P(Devices, Conformance, testing::ValuesIn(devices_to_test()),
                          [](const auto& parameter) {
                            std::string text = parameter.param;
                            std::replace(text.begin(), text.end(), ':', '_');

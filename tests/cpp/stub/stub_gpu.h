@@ -36,21 +36,36 @@ inline const unsigned* block_of(const abi::KernelNode& node) {
 /// The device's attributes, with figures as of a small card.
 inline bool stub_attribute(int id, int* value) {
   struct Row {
-    int cuda, hip, value;
+    int cuda, hip, cuda_value, hip_value;
   };
   constexpr Row kRows[] = {
-      {1, 56, 1024}, {10, 87, 32},      {12, 71, 65536},     {13, 5, 1500000},  {16, 63, 20},
-      {18, 16, 0},   {36, 60, 2000000}, {37, 59, 1024},      {38, 19, 4 << 20}, {39, 57, 2048},
-      {75, 23, 9},   {76, 61, 0},       {81, 10002, 233472}, {82, 72, 65536},   {97, 74, 232448},
-      {102, 89, 1},  {120, -1, 1},      {127, -1, 1},
+      {1, 56, 1024, 1024},
+      {10, 87, 32, 64},
+      {12, 71, 65536, 65536},
+      {13, 5, 1500000, 2100000},
+      {16, 63, 20, 38},
+      {18, 16, 0, 0},
+      {36, 60, 2000000, 1300000},
+      {37, 59, 1024, 8192},
+      {38, 19, 4 << 20, 4 << 20},
+      {39, 57, 2048, 2048},
+      {75, 23, 9, 9},
+      {76, 61, 0, 4},
+      {81, 10002, 233472, 65536},
+      {82, 72, 65536, 65536},
+      {97, 74, 232448, 65536},
+      {102, 89, 1, 1},
+      {120, -1, 1, 0},
+      {127, -1, 1, 0},
   };
   for (const Row& row : kRows) {
 #ifdef NBX_STUB_HIP
     if (row.hip != id) continue;
+    *value = row.hip_value;
 #else
     if (row.cuda != id) continue;
+    *value = row.cuda_value;
 #endif
-    *value = row.value;
     return true;
   }
   return false;

@@ -20,7 +20,8 @@ class Opened:
         self.kind = kind
         self.architecture = architecture
         self.name = f"{kind}:0"
-        self.properties = {"base_alignment": 0, "page_granularity": 0, **properties}
+        unreported = {row.property: 0 for row in facts.schema().values() if row.property}
+        self.properties = {**unreported, **properties}
 
 
 def facts_of(*arguments: Any, **properties: int) -> facts.Facts:

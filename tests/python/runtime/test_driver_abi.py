@@ -38,7 +38,7 @@ struct agree<R (*)(P...), S (*)(Q...)> {
 CUDA = """
 #include <cuda.h>
 #include <cudaTypedefs.h>
-#include "device/cuda/abi.h"
+#include "device/cuda/api.h"
 using namespace nbx::cuda;
 #define CHECK(member, symbol, version, needed, ...) \\
   static_assert(agree<std::add_pointer_t<__VA_ARGS__>, PFN_##symbol##_v##version>::value, #symbol);
@@ -87,13 +87,34 @@ static_assert(CU_GRAPH_USER_OBJECT_MOVE == 1 && CU_USER_OBJECT_NO_DESTRUCTOR_SYN
 static_assert(CU_GET_PROC_ADDRESS_LEGACY_STREAM == 1 && CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS == 1);
 static_assert(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED == 704);
 static_assert(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED == 712);
+constexpr int kNumbers[] = {
+    CU_DEVICE_ATTRIBUTE_WARP_SIZE,
+    CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
+    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+    CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK,
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+    CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
+    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+    CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR,
+    CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE,
+    CU_DEVICE_ATTRIBUTE_CLOCK_RATE,
+    CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE,
+    CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
+};
+constexpr bool counts_agree() {
+  for (std::size_t i = 0; i < Api::kCounts.size(); ++i) {
+    if (Api::kCounts[i] != kNumbers[i]) return false;
+  }
+  return sizeof(kNumbers) / sizeof(int) == Api::kCounts.size();
+}
+static_assert(counts_agree());
 """
 
 HIP = """
 #define __HIP_PLATFORM_AMD__
 #define __HIP_DISABLE_CPP_FUNCTIONS__
 #include <hip/hip_runtime_api.h>
-#include "device/hip/abi.h"
+#include "device/hip/api.h"
 #ifdef hipGetDevicePropertiesR0600
 #undef hipGetDevicePropertiesR0600
 #endif
@@ -133,6 +154,27 @@ static_assert(hipHostRegisterMapped == 2 && hipIpcMemLazyEnablePeerAccess == 1);
 static_assert(hipGraphUserObjectMove == 1 && hipUserObjectNoDestructorSync == 1);
 static_assert(hipErrorPeerAccessAlreadyEnabled == 704);
 static_assert(hipErrorHostMemoryAlreadyRegistered == 712);
+constexpr int kNumbers[] = {
+    hipDeviceAttributeWarpSize,
+    hipDeviceAttributeMaxThreadsPerBlock,
+    hipDeviceAttributeMaxSharedMemoryPerBlock,
+    hipDeviceAttributeMaxRegistersPerBlock,
+    hipDeviceAttributeMultiprocessorCount,
+    hipDeviceAttributeMaxThreadsPerMultiProcessor,
+    hipDeviceAttributeMaxSharedMemoryPerMultiprocessor,
+    hipDeviceAttributeMaxRegistersPerMultiprocessor,
+    hipDeviceAttributeL2CacheSize,
+    hipDeviceAttributeClockRate,
+    hipDeviceAttributeMemoryClockRate,
+    hipDeviceAttributeMemoryBusWidth,
+};
+constexpr bool counts_agree() {
+  for (std::size_t i = 0; i < Api::kCounts.size(); ++i) {
+    if (Api::kCounts[i] != kNumbers[i]) return false;
+  }
+  return sizeof(kNumbers) / sizeof(int) == Api::kCounts.size();
+}
+static_assert(counts_agree());
 """
 
 
