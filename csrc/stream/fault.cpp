@@ -44,8 +44,8 @@ void collect_word(Faults& table, const Device& device) {
   const auto number = static_cast<std::size_t>(static_cast<std::uint64_t>(word) >> kIndexBits);
   if (number >= table.sites.size()) return;
   const Site& site = table.sites[number];
-  Error error(ErrorKind::kIndex, site.op + ": index " + std::to_string(index) +
-                                     " is out of bounds for " + site.what);
+  Error error(ErrorKind::kIndex,
+              site.op + ": index " + std::to_string(index) + " is out of bounds for " + site.what);
   if (table.first.try_emplace(&device, std::move(error)).second) {
     table.count.fetch_add(1, std::memory_order_release);
   }
@@ -71,9 +71,9 @@ FaultSite fault_site(Device& device, const std::string& op, const std::string& w
     table.word_count.fetch_add(1, std::memory_order_release);
   }
   DeviceAddress address = 0;
-  device.check(primitives.device_address(
-                   device.ordinal(), const_cast<const std::int64_t*>(word), &address),
-               "device_address");
+  device.check(
+      primitives.device_address(device.ordinal(), const_cast<const std::int64_t*>(word), &address),
+      "device_address");
   if (table.sites.empty()) table.sites.push_back({});  // a word of 0 is no fault
   if (table.sites.size() < kMaximumSites) table.sites.push_back({op, what});
   return {address, static_cast<std::int32_t>(table.sites.size() - 1)};

@@ -30,7 +30,7 @@ def seed() -> int:
 
 
 # Interpreted, their comparison of all pairs takes its time.
-SLOW = {"sort", "argsort", "sample_logits", "linear_quantized", "attention"}
+SLOW = {"sort", "argsort", "sample_logits", "linear_quantized"}
 
 
 def chosen(number: int, row: Row) -> list[tuple[DType, tuple[str, ...]]]:
