@@ -60,12 +60,12 @@ def forward(out, q, k, v, mask, heads, group, queries, length, width, value_widt
             visible = visible & (key[None, :] <= position[:, None])
         visible = visible & ((window < 0) | (key[None, :] > position[:, None] - window))
         if MASK != "":
-            at = mask + batch * m0 + head * m1 + query[:, None] * m2 + key[None, :] * m3
-            given = tl.load(at, mask=there[:, None] & exists[None, :], other=0)
+            given = mask + batch * m0 + head * m1 + query[:, None] * m2 + key[None, :] * m3
+            term = tl.load(given, mask=there[:, None] & exists[None, :], other=0)
             if MASK == "bool":
-                visible = visible & (given != 0)
+                visible = visible & (term != 0)
             else:
-                score += widen(given, MASK, T)
+                score += widen(term, MASK, T)
         score = tl.where(visible, score, float("-inf"))
         best = tl.max(score, 1)
         best = tl.where(best > top, best, top)

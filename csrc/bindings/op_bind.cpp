@@ -353,9 +353,7 @@ bool overlaps(const TensorMeta& source, const TensorMeta& written) noexcept {
 }
 
 /// A contiguous copy of a tensor as a Python object; null with an exception set.
-PyObject* clone(const TensorMeta& source) {
-  return wrap_tensor(cloned(source));
-}
+PyObject* clone(const TensorMeta& source) { return wrap_tensor(cloned(source)); }
 
 /// Inputs that overlap the tensor that the op writes are read before they change: they are replaced
 /// by copies.

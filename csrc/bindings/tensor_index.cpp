@@ -360,7 +360,8 @@ Prepared prepare(const Parsed& parsed) {
   return prepared;
 }
 
-void run_indexed(const NamedKernel& kernel, TensorMeta& first, TensorMeta& second, Prepared* prepared) {
+void run_indexed(const NamedKernel& kernel, TensorMeta& first, TensorMeta& second,
+                 Prepared* prepared) {
   std::vector<TensorMeta*> tensors{&first, &second};
   for (TensorMeta& indices : prepared->indices) tensors.push_back(&indices);
   run_on_device(kernel, tensors.data(), tensors.size(), prepared->scalars.data(),

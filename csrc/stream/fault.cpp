@@ -1,5 +1,6 @@
 #include "stream/fault.h"
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -10,6 +11,7 @@ namespace nbx {
 namespace {
 
 constexpr std::size_t kMaximumSites = 1 << 15;
+constexpr std::size_t kMaximumDevices = 64;  // that report wrong indices
 constexpr int kIndexBits = 48;
 
 struct Site {
@@ -23,13 +25,24 @@ struct Faults {
   std::atomic<int> count{0};
   // Of the devices whose kernels have reported a site: words that the device writes.
   std::map<const Device*, volatile std::int64_t*> words;
-  std::atomic<int> word_count{0};
+  // The same words, read without the lock.
+  std::array<std::atomic<volatile std::int64_t*>, kMaximumDevices> listed{};
+  std::atomic<std::size_t> listed_count{0};
   std::vector<Site> sites;
 };
 
 Faults& faults() {
   static Faults table;
   return table;
+}
+
+/// Whether a kernel of any device has left something.
+bool any_word(const Faults& table) noexcept {
+  const std::size_t count = table.listed_count.load(std::memory_order_acquire);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (*table.listed[i].load(std::memory_order_relaxed) != 0) return true;
+  }
+  return false;
 }
 
 /// The error that kernels of the device have left, as one of queued work.
@@ -44,8 +57,8 @@ void collect_word(Faults& table, const Device& device) {
   const auto number = static_cast<std::size_t>(static_cast<std::uint64_t>(word) >> kIndexBits);
   if (number >= table.sites.size()) return;
   const Site& site = table.sites[number];
-  Error error(ErrorKind::kIndex, site.op + ": index " + std::to_string(index) +
-                                     " is out of bounds for " + site.what);
+  Error error(ErrorKind::kIndex,
+              site.op + ": index " + std::to_string(index) + " is out of bounds for " + site.what);
   if (table.first.try_emplace(&device, std::move(error)).second) {
     table.count.fetch_add(1, std::memory_order_release);
   }
@@ -59,7 +72,8 @@ FaultSite fault_site(Device& device, const std::string& op, const std::string& w
   volatile std::int64_t*& word = table.words[&device];
   const Primitives& primitives = device.primitives();
   if (word == nullptr) {
-    if (!supports(primitives, Primitive::k_host_allocate) ||
+    const std::size_t count = table.listed_count.load(std::memory_order_relaxed);
+    if (count == kMaximumDevices || !supports(primitives, Primitive::k_host_allocate) ||
         !supports(primitives, Primitive::k_device_address)) {
       table.words.erase(&device);
       return {0, 0};
@@ -68,12 +82,13 @@ FaultSite fault_site(Device& device, const std::string& op, const std::string& w
     device.check(primitives.host_allocate(device.ordinal(), 64, &memory), "host_allocate");
     word = static_cast<volatile std::int64_t*>(memory);
     *word = 0;
-    table.word_count.fetch_add(1, std::memory_order_release);
+    table.listed[count].store(word, std::memory_order_relaxed);
+    table.listed_count.store(count + 1, std::memory_order_release);
   }
   DeviceAddress address = 0;
-  device.check(primitives.device_address(
-                   device.ordinal(), const_cast<const std::int64_t*>(word), &address),
-               "device_address");
+  device.check(
+      primitives.device_address(device.ordinal(), const_cast<const std::int64_t*>(word), &address),
+      "device_address");
   if (table.sites.empty()) table.sites.push_back({});  // a word of 0 is no fault
   if (table.sites.size() < kMaximumSites) table.sites.push_back({op, what});
   return {address, static_cast<std::int32_t>(table.sites.size() - 1)};
@@ -89,10 +104,7 @@ void record_fault(Device& device, Error error) noexcept {
 
 void raise_fault(Device& device) {
   Faults& table = faults();
-  if (table.count.load(std::memory_order_acquire) == 0 &&
-      table.word_count.load(std::memory_order_acquire) == 0) {
-    return;
-  }
+  if (table.count.load(std::memory_order_acquire) == 0 && !any_word(table)) return;
   const std::lock_guard lock(table.mutex);
   collect_word(table, device);
   const auto found = table.first.find(&device);

@@ -15,9 +15,9 @@ void record_fault(Device& device, Error error) noexcept;
 /// is none. Called after every wait and before new work is queued.
 void raise_fault(Device& device);
 
-/// What a kernel needs to report a wrong index: where it writes `site << 48 | index` (48 bits of it),
-/// and the number of the place in the program. The next `raise_fault` of the device then throws
-/// Error(kIndex) "op: index N is out of bounds for what".
+/// What a kernel needs to report a wrong index: where it writes `site << 48 | index` (48 bits of
+/// it), and the number of the place in the program. The next `raise_fault` of the device then
+/// throws Error(kIndex) "op: index N is out of bounds for what".
 struct FaultSite {
   DeviceAddress word;  // 0 where the device cannot write the host's memory
   std::int32_t number;

@@ -130,5 +130,33 @@ TEST(Stream, AFaultOfQueuedWorkIsRaisedByTheNextWait) {
   stream->synchronize();
 }
 
+std::string fault_text(Device& device) {
+  try {
+    raise_fault(device);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kIndex);
+    return error.what();
+  }
+  return {};
+}
+
+TEST(Fault, AWordOfAKernelIsTheNextError) {
+  Device& device = sim(1);
+  const FaultSite first = fault_site(device, "take", "axis 0 with size 5");
+  const FaultSite second = fault_site(device, "gather", "axis 1 with size 7");
+  ASSERT_NE(first.word, 0u);
+  EXPECT_EQ(first.word, second.word);
+  EXPECT_NE(first.number, second.number);
+  EXPECT_EQ(fault_text(device), "");
+  auto* word = reinterpret_cast<std::int64_t*>(first.word);
+  constexpr std::int64_t kMask = (std::int64_t{1} << 48) - 1;
+  *word = std::int64_t{second.number} << 48 | (-9 & kMask);
+  EXPECT_EQ(fault_text(device), "sim:1: gather: index -9 is out of bounds for axis 1 with size 7");
+  EXPECT_EQ(fault_text(device), "");
+  *word = std::int64_t{first.number} << 48 | 5;
+  EXPECT_EQ(fault_text(device), "sim:1: take: index 5 is out of bounds for axis 0 with size 5");
+  EXPECT_EQ(fault_text(sim(0)), "");
+}
+
 }  // namespace
 }  // namespace nbx

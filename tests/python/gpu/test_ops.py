@@ -168,3 +168,50 @@ def test_misaligned_views(offset: int, generator: np.random.Generator) -> None:
     np.testing.assert_array_equal((card + card).numpy(), x[offset:] * 2)
     other = up(x)[: x.size - offset]
     np.testing.assert_array_equal((card + other).numpy(), x[offset:] + x[: x.size - offset])
+
+
+def decode(weights: dict[str, Any], ids: Any, device: str) -> Any:
+    """Return the logits of two steps of a small decoder: a prompt, then one token."""
+    w = {name: nbx.asarray(value).to(device) for name, value in weights.items()}
+    keys, values = (nbx.zeros((1, 2, 40, 16), device=device) for _ in range(2))
+    found = []
+    for start, part in ((0, ids[:-1]), (len(ids) - 1, ids[-1:])):
+        count = len(part)
+        x = nbx.embedding(nbx.asarray(part).to(device), w["table"])
+        h = nbx.rms_norm(x, w["norm"])
+        q, k, v = (
+            nbx.linear(h, w[name]).reshape((1, count, -1, 16)) for name in ("query", "key", "value")
+        )
+        places = nbx.arange(start, start + count, device=device).reshape((1, count))
+        q, k = (nbx.rope(t, places, interleaved=True) for t in (q, k))
+        nbx.kv_append(keys, k.permute(0, 2, 1, 3), start)
+        nbx.kv_append(values, v.permute(0, 2, 1, 3), start)
+        read = nbx.attention(
+            q.permute(0, 2, 1, 3), keys, values, causal=True, kv_length=start + count
+        )
+        x = x + nbx.linear(read.permute(0, 2, 1, 3).reshape((count, -1)), w["out"])
+        h = nbx.rms_norm(x, w["norm"])
+        x = x + nbx.linear(
+            nbx.silu_mul(nbx.linear(h, w["gate"]), nbx.linear(h, w["up"])), w["down"]
+        )
+        found.append(nbx.linear(nbx.rms_norm(x, w["norm"]), w["table"]))
+    return nbx.concat(found)
+
+
+def test_a_decoder_says_what_it_says_on_the_cpu(generator: np.random.Generator) -> None:
+    shapes = {"table": (131, 96), "norm": (96,), "query": (96, 96), "key": (32, 96)}
+    shapes |= {"value": (32, 96), "out": (96, 96), "gate": (160, 96), "up": (160, 96)}
+    shapes |= {"down": (96, 160)}
+    weights = {
+        name: (generator.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    ids = generator.integers(0, 131, 23)
+    expected = decode(weights, ids, "cpu")
+    result = decode(weights, ids, DEVICE)
+    close(result, expected.to("float64").numpy(), 256)
+    assert nbx.argmax(result[-1]).item() == nbx.argmax(expected[-1]).item()
+    drawn = nbx.random.sample(result, 0.8, 20, 0.9, nbx.random.Generator(3))
+    assert drawn.numpy().tolist() == (
+        nbx.random.sample(expected, 0.8, 20, 0.9, nbx.random.Generator(3)).numpy().tolist()
+    )

@@ -56,7 +56,7 @@ CASES = [
 
 @pytest.mark.parametrize(("case", "layouts"), CASES)
 def test_row_equals_its_oracle(case: Case, layouts: tuple[str, ...], seed: int) -> None:
-    assert check_case(case, seed, layouts) > 0
+    assert check_case(case, seed, layouts, 5 if case.row.name in SLOW else 1) > 0
 
 
 def test_every_kernel_has_a_lowering() -> None:
