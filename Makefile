@@ -1,11 +1,19 @@
 # Every target sets itself up in .venv. `make demo` and `make test` are the two to know.
 .DELETE_ON_ERROR:
-.PHONY: demo test ctest pytest lint asan tsan stub docs-tables clang bench test-gpu test-full wheel-test \
-  ci wheels clean
+.PHONY: demo test ctest pytest lint asan tsan stub docs-tables clang bench test-gpu bench-gpu test-full \
+  wheel-test ci wheels clean
 
 VENV := $(CURDIR)/.venv
 PY := $(VENV)/bin/python
 STAMPS := $(VENV)/.stamps
+# OFFLINE=1 takes PYTHON as it is, with the packages that it has, and fetches nothing.
+ifdef OFFLINE
+PY := $(or $(PYTHON),python3)
+SITE := $(CURDIR)/build/offline/site
+STAMPS := $(CURDIR)/build/offline/stamps
+export PYTHONPATH := $(SITE)
+export PATH := $(dir $(PY)):$(PATH)
+endif
 WERROR ?= OFF
 export CLANGXX ?= clang++
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
@@ -26,6 +34,9 @@ CXX_FILES = $(shell find csrc tests/cpp -name '*.h' -o -name '*.cpp' -o -name '*
 # preset compiles no bindings, so that their headers are not found.
 TIDY_FILES = $(sort $(wildcard csrc/core/*.cpp) $(filter-out csrc/bindings/%,$(wildcard \
   $(shell git diff --name-only HEAD -- 'csrc/*.cpp' 2>/dev/null))))
+
+GPU_BENCHMARKS = launch graphs gpu_memory ops
+RESULTS ?= benchmarks/results/gpu
 
 demo: $(STAMPS)/installed $(STAMPS)/examples
 	$(PY) examples/generate.py $(ARGS)
@@ -72,6 +83,12 @@ bench: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/examples
 test-gpu: $(STAMPS)/installed $(STAMPS)/test
 	$(PY) -m pytest -m gpu $(ARGS)
 
+# One JSON file each, with the machine, the versions and the commit.
+bench-gpu: $(STAMPS)/installed $(STAMPS)/test
+	mkdir -p $(RESULTS)
+	set -e; for name in $(GPU_BENCHMARKS); do echo "== $$name"; \
+	  $(PY) benchmarks/$$name.py --device cuda:0 --json >$(RESULTS)/$$name.json; done
+
 test-full: test asan tsan clang wheel-test
 	@$(PY) -c 'import torch' || { echo "make test-full: torch is the oracle of tests/python/full;" \
 	  "install its CPU build into .venv first ($(PY) -m pip install torch pulls CUDA on Linux)" >&2; exit 1; }
@@ -91,6 +108,16 @@ wheels: $(STAMPS)/build
 clean:
 	rm -rf build dist $(STAMPS)
 
+ifdef OFFLINE
+$(STAMPS)/build $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/examples:
+	mkdir -p $(STAMPS)
+	touch $@
+
+$(STAMPS)/installed: $(STAMPS)/build $(BUILD_FILES)
+	$(PY) -m pip install -q --no-index --no-build-isolation --no-deps --upgrade --target $(SITE) . \
+	  --config-settings=cmake.define.NBX_WERROR=$(WERROR)
+	touch $@
+else
 # .venv holds what the groups of pyproject.toml name; a stamp is a group installed from that file.
 $(STAMPS)/build: pyproject.toml tools/bootstrap tools/requirements.py
 	tools/bootstrap
@@ -116,3 +143,4 @@ $(STAMPS)/installed: $(STAMPS)/build $(BUILD_FILES)
 	$(PY) -m pip install -q --no-build-isolation --no-deps -e . \
 	  --config-settings=cmake.define.NBX_WERROR=$(WERROR)
 	touch $@
+endif

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "account/gate.h"
+#include "core/align.h"
 #include "core/inline.h"
 #include "core/relaxed.h"
 
@@ -14,7 +15,7 @@ class Account;
 /// What a tree counts for a thread that counts by itself. The fields belong to the owner while it
 /// is inside the gate, and to the tree's lock once the owner is kept out or holds that lock itself;
 /// others read them at any time, which is exact while the owner rests.
-struct alignas(64) Lease {
+struct alignas(kApart) Lease {
   static constexpr std::uint64_t kLargest = std::uint64_t{8} << 20;
   static constexpr std::uint64_t kFirst = std::uint64_t{128} << 10;
   static constexpr std::uint64_t kLeast = std::uint64_t{4} << 10;  // less is not worth it

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/align.h"
 #include "core/inline.h"
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
@@ -230,7 +231,7 @@ class Recorder {
   friend class Recording;
   struct Leaver;
 
-  struct alignas(64) Ring {
+  struct alignas(kApart) Ring {
     std::uint64_t now = 0;
     std::uint64_t mask = 0, half_mask = 0;
     std::unique_ptr<std::atomic<std::uint64_t>[]> words;

@@ -38,8 +38,10 @@ Slot slot_named(const std::string& name) {
 Device& device_of(const py::object& device) { return device.cast<Device&>(); }
 
 KernelRecipe recipe_of(const std::string& name, const std::string& symbol,
-                       const std::vector<std::string>& slots) {
+                       const std::vector<std::string>& slots,
+                       const std::vector<std::string>& parameters) {
   KernelRecipe recipe;
+  recipe.parameters = parameters;
   recipe.name = name;
   recipe.symbol = symbol;
   for (const std::string& slot : slots) recipe.slots.push_back(slot_named(slot));
@@ -50,8 +52,9 @@ std::shared_ptr<DeviceKernel> load_kernel(
     const py::object& device, const py::bytes& image, const std::string& name,
     const std::string& symbol, const std::vector<std::string>& slots, std::uint32_t threads,
     std::uint32_t shared_bytes, std::uint32_t cluster, bool cooperative, bool programmatic,
-    std::uint64_t scratch_bytes, std::uint64_t scratch_alignment, std::uint32_t hidden_words) {
-  KernelRecipe recipe = recipe_of(name, symbol, slots);
+    std::uint64_t scratch_bytes, std::uint64_t scratch_alignment, std::uint32_t hidden_words,
+    const std::vector<std::string>& parameters) {
+  KernelRecipe recipe = recipe_of(name, symbol, slots, parameters);
   recipe.threads = threads;
   recipe.shared_bytes = shared_bytes;
   recipe.cluster = cluster;
@@ -131,14 +134,16 @@ void forget_simulated(SimulatedKernel* kernel) noexcept {
 
 std::shared_ptr<DeviceKernel> simulate_kernel(const py::object& device, const std::string& name,
                                               py::object function,
-                                              const std::vector<std::string>& slots) {
+                                              const std::vector<std::string>& slots,
+                                              const std::vector<std::string>& parameters) {
   static std::atomic<std::uint64_t> number{0};
   Device& target = device_of(device);
   if (target.kind() != DeviceKind::kSim) {
     throw Error(ErrorKind::kValue, "simulate_kernel: expected a simulated device, got " +
                                        target.name() + "; load compiled code there");
   }
-  KernelRecipe recipe = recipe_of(name, name + "#" + std::to_string(number.fetch_add(1)), slots);
+  KernelRecipe recipe =
+      recipe_of(name, name + "#" + std::to_string(number.fetch_add(1)), slots, parameters);
   recipe.threads = 1;
   auto* simulated =
       std::make_unique<SimulatedKernel>(SimulatedKernel{name, recipe.symbol, target, {}, nullptr})
@@ -257,9 +262,11 @@ void bind_kernel(py::module_& module) {
              py::arg("threads"), py::arg("shared_bytes") = 0, py::arg("cluster") = 1,
              py::arg("cooperative") = false, py::arg("programmatic") = false,
              py::arg("scratch_bytes") = 0, py::arg("scratch_alignment") = 1,
-             py::arg("hidden_words") = 0, "Load a kernel of a compiled image.");
+             py::arg("hidden_words") = 0, py::arg("parameters") = std::vector<std::string>{},
+             "Load a kernel of a compiled image.");
   module.def("simulate_kernel", &python::simulate_kernel, py::arg("device"), py::arg("name"),
              py::arg("function"), py::arg("slots"),
+             py::arg("parameters") = std::vector<std::string>{},
              "A kernel of a simulated device that calls function(grid, words) in stream order; "
              "words are the bits of the parameters as integers.");
   py::class_<PythonObserver, std::shared_ptr<PythonObserver>>(module, "LaunchObserver",

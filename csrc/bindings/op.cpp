@@ -2,6 +2,7 @@
 #include "bindings/op.h"
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 #include <structmember.h>
 
 #include <atomic>
@@ -10,6 +11,8 @@
 
 #include "bindings/bindings.h"
 #include "bindings/python_lock.h"
+#include "bindings/tensor_copy.h"
+#include "stream/fault.h"
 
 namespace py = pybind11;
 
@@ -486,6 +489,22 @@ void bind_op(pybind11::module_& module) {
       py::arg("hook"),
       "Set the function (op, arguments, keywords) that answers for operand types of other floors, "
       "or NotImplemented.");
+  module.def(
+      "set_kernel_hook",
+      [](py::object hook) {
+        python::set_kernel_hook(hook.is_none() ? nullptr : hook.release().ptr());
+      },
+      py::arg("hook"),
+      "Set the function (name, tensors, scalars) that runs the steps of the tensor's own copies, "
+      "fills and gathers on devices of compiled kernels.");
+  module.def(
+      "fault_site",
+      [](const py::object& device, const std::string& op, const std::string& what) {
+        const FaultSite site = fault_site(device.cast<Device&>(), op, what);
+        return std::pair(site.word, site.number);
+      },
+      py::arg("device"), py::arg("op"), py::arg("what"),
+      "The address and the number by which kernels report an index out of bounds for `what`.");
   module.def(
       "forget_plans", [] { python::policy_generation.fetch_add(1, std::memory_order_relaxed); },
       "Plan every op anew: the policy or the tuning data has changed.");

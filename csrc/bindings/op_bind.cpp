@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "bindings/op.h"
+#include "bindings/tensor_copy.h"
 
 namespace py = pybind11;
 
@@ -267,7 +268,9 @@ bool add_list(const Signature& signature, std::size_t index, BoundCall& call) {
 }
 
 void push_tensor(const TensorMeta& meta, Key& key) {
-  const std::uint64_t aligned = (meta.data & 15) == 0 ? 1 : 0;
+  // Compiled kernels load more at once from aligned memory; the host's do not care.
+  const bool compiled = !meta.storage->memory().device.properties().integrated_work;
+  const std::uint64_t aligned = compiled && (meta.data & 15) == 0 ? 1 : 0;
   const auto rank = static_cast<std::uint64_t>(meta.layout.rank());
   key.push_back(kTagTensor | static_cast<std::uint64_t>(meta.dtype) << 8 | rank << 16 |
                 aligned << 32 | static_cast<std::uint64_t>(meta.conjugate) << 33);
@@ -350,13 +353,8 @@ bool overlaps(const TensorMeta& source, const TensorMeta& written) noexcept {
 }
 
 /// A contiguous copy of a tensor as a Python object; null with an exception set.
-PyObject* clone(const TensorMeta& source, DeviceMemory& memory) {
-  static const HostKernel copy = find_host_kernel("copy:strided");
-  TensorMeta made = empty_tensor(memory, source.dtype, source.layout.shape(), source.layout.rank());
-  TensorMeta from = source;
-  TensorMeta* operands[] = {&made, &from};
-  run_kernel(copy, nullptr, current_stream(memory.device), operands, 2, 1, nullptr, 0);
-  return wrap_tensor(std::move(made));
+PyObject* clone(const TensorMeta& source) {
+  return wrap_tensor(cloned(source));
 }
 
 /// Inputs that overlap the tensor that the op writes are read before they change: they are replaced
@@ -369,7 +367,7 @@ bool clone_overlapping(const Signature& signature, BoundCall& call) {
     if (signature.parameters[i].kind == ParameterKind::kStatic || !is_tensor(value)) continue;
     const std::size_t tensor = index++;
     if (i == signature.written || !overlaps(meta_of(value), written)) continue;
-    PyObject* copy = clone(meta_of(value), *call.memory);
+    PyObject* copy = clone(meta_of(value));
     if (copy == nullptr) return false;
     call.owned.push_back(copy);
     value = copy;

@@ -1,10 +1,12 @@
 #include "bindings/tensor_copy.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <string>
 
+#include "core/environment.h"
 #include "core/error.h"
 #include "launch/plan.h"
 #include "storage/transfer.h"
@@ -121,12 +123,38 @@ Scalar checked_integer(const char* function, DType dtype, const Scalar& value) {
   return result;
 }
 
+std::atomic<PyObject*> kernel_hook{nullptr};
+
+bool runs_compiled_kernels(const Device& device) {
+  if (device.kind() == DeviceKind::kSim) return environment_text("NBX_SIM_KERNELS") == "triton";
+  return device.kind() == DeviceKind::kCuda || device.kind() == DeviceKind::kHip;
+}
+
+/// The step as an op of its own, which plans it and keeps the plan.
+void run_by_hook(PyObject* hook, const char* name, TensorMeta* const* tensors, std::size_t count,
+                 const Scalar* scalars, std::size_t scalar_count) {
+  const Owned given(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  for (std::size_t i = 0; i < count; ++i) {
+    TensorMeta copy = *tensors[i];
+    PyObject* item = wrap_tensor(std::move(copy));
+    if (item == nullptr) throw PythonError{};
+    PyTuple_SET_ITEM(given.get(), static_cast<Py_ssize_t>(i), item);
+  }
+  const Owned numbers(PyTuple_New(static_cast<Py_ssize_t>(scalar_count)));
+  for (std::size_t i = 0; i < scalar_count; ++i) {
+    PyTuple_SET_ITEM(numbers.get(), static_cast<Py_ssize_t>(i), number_of(scalars[i]));
+  }
+  const Owned text(PyUnicode_FromString(name));
+  const Owned done(
+      PyObject_CallFunctionObjArgs(hook, text.get(), given.get(), numbers.get(), nullptr));
+}
+
 /// copy:strided within one device.
 void copy_strided(const TensorMeta& destination, const TensorMeta& source) {
   TensorMeta to = destination;
   TensorMeta from = source;
   TensorMeta* const tensors[] = {&to, &from};
-  static const HostKernel kernel = required_kernel("copy:strided");
+  static const NamedKernel kernel = required_kernel("copy:strided");
   run_on_device(kernel, tensors, 2, nullptr, 0, size_of(to) + size_of(from));
 }
 
@@ -191,20 +219,31 @@ void require_writable(const char* function, const TensorMeta& meta) {
   }
 }
 
-HostKernel required_kernel(const char* name) {
+NamedKernel required_kernel(const char* name) {
   const HostKernel kernel = find_host_kernel(name);
   if (kernel == nullptr) {
     throw Error(ErrorKind::kUnsupported,
                 std::string("kernel ") + name + " is not part of this build");
   }
-  return kernel;
+  return {name, kernel};
 }
 
-void run_on_device(HostKernel kernel, TensorMeta* const* tensors, std::size_t count,
+void set_kernel_hook(PyObject* hook) noexcept {
+  PyObject* former = kernel_hook.exchange(hook, std::memory_order_acq_rel);
+  Py_XDECREF(former);
+}
+
+void run_on_device(const NamedKernel& kernel, TensorMeta* const* tensors, std::size_t count,
                    const Scalar* scalars, std::size_t scalar_count, std::uint64_t bytes) {
-  Stream& stream = current_stream(tensors[0]->device());
+  Device& device = tensors[0]->device();
+  PyObject* hook = kernel_hook.load(std::memory_order_acquire);
+  if (hook != nullptr && runs_compiled_kernels(device)) {
+    run_by_hook(hook, kernel.name, tensors, count, scalars, scalar_count);
+    return;
+  }
+  Stream& stream = current_stream(device);
   const Unlocked unlocked(bytes > kUnlockBytes);
-  run_kernel(kernel, nullptr, stream, tensors, count, 1, scalars, scalar_count);
+  run_kernel(kernel.kernel, nullptr, stream, tensors, count, 1, scalars, scalar_count);
 }
 
 TensorMeta contiguous(const TensorMeta& meta) {
@@ -267,7 +306,7 @@ void fill(const char* function, TensorMeta& destination, Scalar value) {
   if (is_integer(dtype)) value = checked_integer(function, dtype, value);
   if (destination.layout.element_count() == 0) return;
   TensorMeta* const tensors[] = {&destination};
-  static const HostKernel kernel = required_kernel("fill:value");
+  static const NamedKernel kernel = required_kernel("fill:value");
   run_on_device(kernel, tensors, 1, &value, 1, size_of(destination));
 }
 

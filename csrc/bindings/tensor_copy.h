@@ -8,12 +8,20 @@ namespace nbx::python {
 /// Throws unless the tensor may be written: read-only memory, or elements that share memory.
 void require_writable(const char* function, const TensorMeta& meta);
 
+struct NamedKernel {
+  const char* name;
+  HostKernel kernel;
+};
 /// The registered kernel of this name; throws Error(kUnsupported). Look up once, not per call.
-[[nodiscard]] HostKernel required_kernel(const char* name);
+[[nodiscard]] NamedKernel required_kernel(const char* name);
+
+/// Sets the function (name, tensors, scalars) that runs a kernel's step on devices of compiled
+/// kernels; takes over the reference, null for none.
+void set_kernel_hook(PyObject* hook) noexcept;
 
 /// Runs a kernel on the tensors' device; the first one is written. Other Python threads run
 /// meanwhile when `bytes` is large.
-void run_on_device(HostKernel kernel, TensorMeta* const* tensors, std::size_t count,
+void run_on_device(const NamedKernel& kernel, TensorMeta* const* tensors, std::size_t count,
                    const Scalar* scalars, std::size_t scalar_count, std::uint64_t bytes);
 
 /// The tensor itself if it is contiguous, else a contiguous copy.

@@ -198,7 +198,7 @@ void append_mask(const TensorMeta& base, const TensorMeta& mask, Builder* builde
   TensorMeta coordinates = empty_tensor(host.storage->memory(), DType::int64, shape, 2);
   TensorMeta source = host;
   TensorMeta* const tensors[] = {&coordinates, &source};
-  static const HostKernel kernel = required_kernel("index:nonzero");
+  static const NamedKernel kernel = required_kernel("index:nonzero");
   run_on_device(kernel, tensors, 2, nullptr, 0, bytes_of(DType::bool_, found));
   const TensorMeta there = converted(coordinates, DType::int64, base.device(), false);
   for (std::int32_t i = 0; i < rank; ++i) {
@@ -360,7 +360,7 @@ Prepared prepare(const Parsed& parsed) {
   return prepared;
 }
 
-void run_indexed(HostKernel kernel, TensorMeta& first, TensorMeta& second, Prepared* prepared) {
+void run_indexed(const NamedKernel& kernel, TensorMeta& first, TensorMeta& second, Prepared* prepared) {
   std::vector<TensorMeta*> tensors{&first, &second};
   for (TensorMeta& indices : prepared->indices) tensors.push_back(&indices);
   run_on_device(kernel, tensors.data(), tensors.size(), prepared->scalars.data(),
@@ -372,7 +372,7 @@ PyObject* take(const Parsed& parsed) {
   TensorMeta result = empty_tensor(parsed.view.storage->memory(), parsed.view.dtype,
                                    prepared.shape.values, prepared.shape.count);
   TensorMeta target = permute_view(result, prepared.forward);
-  static const HostKernel kernel = required_kernel("index:take");
+  static const NamedKernel kernel = required_kernel("index:take");
   run_indexed(kernel, target, prepared.view, &prepared);
   return wrapped(std::move(result));
 }
@@ -404,7 +404,7 @@ void put(const Parsed& parsed, PyObject* value) {
   for (TensorMeta& indices : prepared.indices) {
     if (may_overlap(indices, parsed.view)) indices = cloned(indices);
   }
-  static const HostKernel kernel = required_kernel("index:put");
+  static const NamedKernel kernel = required_kernel("index:put");
   run_indexed(kernel, prepared.view, source, &prepared);
 }
 

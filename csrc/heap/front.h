@@ -9,6 +9,7 @@
 
 #include "account/account.h"
 #include "account/recorder.h"
+#include "core/align.h"
 #include "core/inline.h"
 #include "heap/block.h"
 #include "heap/records.h"
@@ -22,7 +23,7 @@ namespace nbx {
 ///
 /// The contents belong to the thread while it is inside the lease's gate, or holds the heap's lock;
 /// to others once they hold that lock and have closed the gate.
-class alignas(64) Front {
+class alignas(kApart) Front {
  public:
   static constexpr std::uint64_t kLargest = std::uint64_t{1} << 20;   // bytes of a cached block
   static constexpr std::uint64_t kMostKept = std::uint64_t{8} << 20;  // bytes

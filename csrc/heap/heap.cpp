@@ -264,6 +264,7 @@ void Heap::end_capture(std::uint32_t capture) noexcept { end_stream_capture(capt
 void Heap::release_capture(std::uint32_t capture, const BlockUse& use) {
   end_stream_capture(capture);
   note_replay(capture, use);
+  retire_capture(capture);
   const std::lock_guard<ShortLock> guard(state_->lock);
   state_->space.release_capture(capture, use);
 }

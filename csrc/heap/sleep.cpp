@@ -58,6 +58,7 @@ Heap::State::Nap Heap::State::doze(Account& tag) {
     block->moving = true;
     block->asleep.store(true, std::memory_order_release);
   }
+  note_memory_lost();
   return nap;
 }
 

@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "device/host_status.h"
 #include "heap/blocking.h"
+#include "launch/graph.h"
 #include "stream/callback.h"
 #include "stream/fault.h"
 
@@ -174,11 +175,43 @@ Reference<Storage> DeviceKernel::take_scratch(const Stream& stream, const Grid& 
   return scratch;
 }
 
-Status DeviceKernel::submit(Stream& stream, const Grid& grid, void* const* arguments) const {
+LaunchGeometry DeviceKernel::geometry_of(const Grid& grid) const noexcept {
   LaunchGeometry geometry = geometry_;
   geometry.grid[0] = static_cast<std::uint32_t>(grid.x) * recipe_.cluster;
   geometry.grid[1] = static_cast<std::uint32_t>(grid.y);
   geometry.grid[2] = static_cast<std::uint32_t>(grid.z);
+  return geometry;
+}
+
+/// Tells the graph, which keeps the kernel. It is never unloaded if nobody listens.
+void DeviceKernel::note_captured(Stream& stream, const LaunchGeometry& geometry,
+                                 void* const* arguments) const {
+  GraphNode node;
+  node.name = recipe_.name;
+  node.kernel = kernel_;
+  node.geometry = geometry;
+  node.keep = weak_from_this().lock();
+  const bool named = recipe_.parameters.size() == recipe_.slots.size();
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < recipe_.slots.size(); ++i) {
+    const Slot slot = recipe_.slots[i];
+    if (slot == Slot::kSkip) continue;
+    node.arguments.push_back(
+        GraphArgument{named ? recipe_.parameters[i] : "argument" + std::to_string(at), slot,
+                      *static_cast<const std::uint64_t*>(arguments[at])});
+    ++at;
+  }
+  for (; at < word_count_ + recipe_.hidden_words; ++at) {
+    node.arguments.push_back(
+        GraphArgument{{}, Slot::kRaw8, *static_cast<const std::uint64_t*>(arguments[at])});
+  }
+  if (node.keep == nullptr || !note_captured_launch(stream, std::move(node))) {
+    captured_.store(true, std::memory_order_relaxed);
+  }
+}
+
+Status DeviceKernel::submit(Stream& stream, const Grid& grid, void* const* arguments) const {
+  const LaunchGeometry geometry = geometry_of(grid);
   const std::size_t count = word_count_ + recipe_.hidden_words;
   const auto launch = device_.primitives().launch;
   if (!launches_observed.load(std::memory_order_relaxed)) [[likely]] {
@@ -215,7 +248,7 @@ void DeviceKernel::launch(Stream& stream, const Grid& grid, const std::uint64_t*
     refuse(status);
   launched_.store(true, std::memory_order_relaxed);
   if (stream.is_captured()) [[unlikely]]
-    captured_.store(true, std::memory_order_relaxed);
+    note_captured(stream, geometry_of(grid), arguments.data());
   if (scratch) scratch->touch(stream);
 }
 

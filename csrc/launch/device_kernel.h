@@ -51,9 +51,10 @@ struct KernelRecipe {
   std::uint32_t hidden_words =
       0;                    // addresses behind the parameters: of the scratch, then null ones
   std::vector<Slot> slots;  // of all parameters
+  std::vector<std::string> parameters;  // their names; empty if they are not known
 };
 
-class DeviceKernel {
+class DeviceKernel : public std::enable_shared_from_this<DeviceKernel> {
  public:
   static constexpr std::size_t kMaximumWords = 128;
   static constexpr std::size_t kMaximumHidden = 4;
@@ -82,6 +83,8 @@ class DeviceKernel {
  private:
   [[nodiscard]] Reference<Storage> take_scratch(const Stream& stream, const Grid& grid,
                                                 std::uint64_t* address) const;
+  void note_captured(Stream& stream, const LaunchGeometry& geometry, void* const* arguments) const;
+  [[nodiscard]] LaunchGeometry geometry_of(const Grid& grid) const noexcept;
   [[nodiscard]] Status submit(Stream& stream, const Grid& grid, void* const* arguments) const;
   void check_grid(const Grid& grid) const;
   [[noreturn]] void refuse(Status status) const;
@@ -93,7 +96,7 @@ class DeviceKernel {
   KernelHandle kernel_ = 0;
   LaunchGeometry geometry_{};
   std::size_t word_count_ = 0;
-  // A graph that a capture makes may run the kernel for as long as the process lives.
+  // A graph that nobody knows may run the kernel for as long as the process lives.
   mutable std::atomic<bool> captured_{false};
   mutable std::atomic<bool> launched_{false};
 };

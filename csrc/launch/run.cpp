@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/graph.h"
 #include "launch/plan.h"
 #include "stream/callback.h"
 #include "stream/fault.h"
@@ -22,21 +23,9 @@ Error named_error(const Error& error, const std::string& name) {
   return named;
 }
 
-/// A call kept until the stream reaches it: copies of all metadata. As on a card, the memory itself
-/// may be freed before: storages know the work that uses them, and nobody gets it any sooner.
-struct QueuedCall {
-  HostKernel kernel;
-  std::string name;  // of the op, if it is one
-  std::shared_ptr<void> context;
-  Device* device;
-  std::vector<TensorView> views;
-  std::vector<std::int64_t> extents;
-  std::vector<Scalar> scalars;
-};
-
 void run_queued(void* payload) {
   const CallbackScope scope;
-  auto& call = *static_cast<QueuedCall*>(payload);
+  auto& call = *static_cast<HostCall*>(payload);
   try {
     call.kernel(KernelCall{call.views.data(), call.views.size(), call.scalars.data(),
                            call.scalars.size(), call.context.get()});
@@ -49,11 +38,11 @@ void run_queued(void* payload) {
 
 void discard_queued(void* payload) {
   const CallbackScope scope;
-  const std::unique_ptr<QueuedCall> owned(static_cast<QueuedCall*>(payload));
+  const std::unique_ptr<HostCall> owned(static_cast<HostCall*>(payload));
 }
 
 /// The caller's addresses end with the call, so shapes and strides move into the payload.
-void copy_views(QueuedCall& queued, const TensorView* views, std::size_t count) {
+void copy_views(HostCall& queued, const TensorView* views, std::size_t count) {
   std::size_t total = 0;
   for (std::size_t i = 0; i < count; ++i) total += 2 * static_cast<std::size_t>(views[i].rank);
   queued.extents.reserve(total);
@@ -71,7 +60,7 @@ void submit(const KernelCall& call, std::shared_ptr<void> context, HostKernel ke
             Stream& stream, const std::string& name) {
   Device& device = stream.device();
   device.require(Primitive::k_launch_host);
-  auto queued = std::make_unique<QueuedCall>();
+  auto queued = std::make_unique<HostCall>();
   queued->kernel = kernel;
   queued->name = name;
   queued->context = std::move(context);
@@ -80,10 +69,11 @@ void submit(const KernelCall& call, std::shared_ptr<void> context, HostKernel ke
   queued->scalars.assign(call.scalars, call.scalars + call.scalar_count);
   const HostWork work{&run_queued, &discard_queued, queued.get()};
   // From here on the device discards the payload, also when it refuses the work.
-  QueuedCall* payload = queued.release();
-  static_cast<void>(payload);
+  HostCall* payload = queued.release();
   device.check(device.primitives().launch_host(device.ordinal(), &work, 0.0, stream.handle()),
                "launch_host");
+  if (stream.is_captured()) [[unlikely]]
+    note_captured_call(stream, *payload);
 }
 
 /// In check mode: whether the stream may have the operand, and once the work is submitted that it
@@ -132,6 +122,11 @@ TensorView view_of(const TensorMeta& tensor) noexcept {
   TensorView view = tensor.view();
   view.data = present(tensor.data);
   return view;
+}
+
+/// Work of the host is complete when the call returns, unless a capture keeps it for later.
+bool runs_here(const Stream& stream) noexcept {
+  return stream.device().properties().integrated_work && !stream.is_captured();
 }
 
 TensorMeta allocate(const TensorSpecification& specification, DeviceMemory& memory) {
@@ -190,7 +185,7 @@ struct PlanRun {
     }
     const KernelCall call{views.data(), count, values.data(), step.scalars.size(),
                           step.context.get()};
-    if (stream.device().properties().integrated_work) {
+    if (runs_here(stream)) {
       try {
         step.kernel(call);
       } catch (const Error& error) {
@@ -306,7 +301,7 @@ void run_kernel(HostKernel kernel, void* context, Stream& stream, TensorMeta* co
                                      : view_of(*tensors[i]);
   }
   const KernelCall call{views.data(), tensor_count, scalars, scalar_count, context};
-  if (stream.device().properties().integrated_work) {
+  if (runs_here(stream)) {
     kernel(call);
     return;
   }

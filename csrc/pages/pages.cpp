@@ -186,8 +186,14 @@ Status Pages::place(Handles* handles, std::vector<Target>* targets) {
   return first;
 }
 
+/// Of a large run that may be cut up later a handle is a small part at most.
+constexpr std::uint64_t kFewHandles = 16;
+
 Status Pages::create(Target* target, Lifetime lifetime, FillResult* result) {
-  std::size_t size = lifetime == Lifetime::kSteady ? kSizes.size() - 1 : 0;
+  const std::uint64_t largest =
+      lifetime == Lifetime::kSteady ? target->missing : target->missing / kFewHandles;
+  std::size_t size = kSizes.size() - 1;
+  while (size > 0 && kSizes[size] > largest) --size;
   while (target->missing != 0) {
     while (kSizes[size] > target->missing) --size;
     const std::uint64_t bytes = kSizes[size] * granule_;

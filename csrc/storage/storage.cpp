@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "heap/blocking.h"
+#include "storage/capture.h"
 #include "storage/late.h"
 #include "stream/callback.h"
 #include "stream/fault.h"
@@ -106,7 +107,17 @@ Reference<Storage> Storage::allocate(DeviceMemory& memory, std::uint64_t bytes) 
   storage->heap_ = &memory.heap;
   storage->block_ = block;
   storage->bytes_ = bytes;
+  if (const StreamId name = stream.id(); is_capture(name)) [[unlikely]]
+    storage->capture_ = name;
   return Reference<Storage>::adopt(storage);
+}
+
+/// Memory that is no block of a heap, made inside a capture: the graph keeps it.
+void Storage::begin_in(StreamId name) {
+  if (!is_capture(name)) [[likely]]
+    return;
+  capture_ = name;
+  keep_for_capture(name, Reference<Storage>::share(this));
 }
 
 Reference<Storage> Storage::allocate_pinned(DeviceMemory& locker, std::uint64_t bytes) {
@@ -151,7 +162,9 @@ Reference<Storage> Storage::borrow(DeviceMemory& memory, DeviceAddress address, 
   storage->writable_ = writable;
   storage->owner_ = owner;
   storage->finalizer_ = finalizer != nullptr ? finalizer : no_finalizer;
-  return Reference<Storage>::adopt(storage);
+  auto made = Reference<Storage>::adopt(storage);
+  made->begin_in(current_stream(memory.device).id());
+  return made;
 }
 
 Reference<Storage> Storage::view(DeviceMemory& memory, std::shared_ptr<ReservedBlock> block,
@@ -168,41 +181,46 @@ Reference<Storage> Storage::view(DeviceMemory& memory, std::shared_ptr<ReservedB
   storage->block_.address = block->address() + offset;
   storage->bytes_ = bytes;
   storage->reserved_ = std::move(block);
-  return Reference<Storage>::adopt(storage);
+  auto made = Reference<Storage>::adopt(storage);
+  made->begin_in(current_stream(memory.device).id());
+  return made;
 }
 
 // ---- uses ----------------------------------------------------------------------------------
 
-void Storage::note(const BlockUse& use) {
+/// True if the stream had not used it.
+bool Storage::note(const BlockUse& use) {
   const std::lock_guard<ShortLock> guard(uses_lock_);
   if (use_.stream == kNoStream) {
     use_ = use;
     used_.store(true, std::memory_order_release);
-    return;
+    return true;
   }
   if (use_.stream == use.stream) {
     use_.ticket = std::max(use_.ticket, use.ticket);
-    return;
+    return false;
   }
   for (BlockUse& known : more_uses_) {
     if (known.stream != use.stream) continue;
     known.ticket = std::max(known.ticket, use.ticket);
-    return;
+    return false;
   }
   // A use that is over makes room: the list is as long as the streams that are behind.
   const auto over = [](const BlockUse& known) {
-    return !is_capture(known.stream) && known_completed(known.stream) >= known.ticket;
+    return is_capture(known.stream) ? is_spent_capture(known.stream)
+                                    : known_completed(known.stream) >= known.ticket;
   };
   if (over(use_)) {
     use_ = use;
-    return;
+    return true;
   }
   for (BlockUse& known : more_uses_) {
     if (!over(known)) continue;
     known = use;
-    return;
+    return true;
   }
   more_uses_.push_back(use);
+  return true;
 }
 
 std::vector<BlockUse> Storage::uses() const {
@@ -212,15 +230,38 @@ std::vector<BlockUse> Storage::uses() const {
   return all;
 }
 
-void Storage::record_use(Stream& stream) {
+void Storage::hold_for(StreamId capture) {
+  if (!note(BlockUse{capture, 0}) || capture == capture_) return;
+  captured_.store(true, std::memory_order_release);
+  watch_for_capture(capture, *this);
+}
+
+void Storage::let_go_of(StreamId capture) noexcept {
+  const BlockUse last = resolved(BlockUse{capture, 0});
+  const std::lock_guard<ShortLock> guard(uses_lock_);
+  if (use_.stream == capture) use_ = last;
+  for (BlockUse& known : more_uses_) {
+    if (known.stream == capture) known = last;
+  }
+}
+
+void Storage::note_use(Stream& stream) {
+  const StreamId name = stream.id();
+  if (is_capture(name)) [[unlikely]]
+    return hold_for(name);
   if (stream.device().properties().integrated_work) return;
   note(stream.use());
   run_late_owners();
 }
 
+void Storage::record_use(Stream& stream) {
+  note_use(stream);
+  note_captured_range(stream, address(), bytes_);
+}
+
 void Storage::touch(Stream& stream) noexcept {
   try {
-    record_use(stream);
+    note_use(stream);
   } catch (const std::exception& error) {
     finish_unnoted(stream, error.what());
   }
@@ -239,6 +280,13 @@ void Storage::refuse_asleep() const {
                                      " is asleep; call nbx.memory.wake() for its tag first");
 }
 
+void Storage::refuse_captured() const {
+  throw Error(ErrorKind::kValue,
+              "tensor: its values are asked for inside a capture of " + device().name() +
+                  " that uses them, and captured work runs when the graph is launched; read them "
+                  "after a launch, or before the capture");
+}
+
 void Storage::refuse_ended() const {
   throw Error(ErrorKind::kValue,
               "storage: its memory is of epoch " + std::to_string(memory_->epoch) + " of " +
@@ -250,6 +298,8 @@ void Storage::wait() {
   require_awake();
   if (!used_.load(std::memory_order_acquire)) return;
   for (const BlockUse& use : uses()) {
+    if (is_capture(use.stream) && is_open_capture(use.stream)) [[unlikely]]
+      refuse_captured();
     const BlockUse work = resolved(use);
     if (work.ticket != 0) wait_for(work);
   }
@@ -260,6 +310,8 @@ void Storage::wait() {
 bool Storage::is_idle() {
   if (!used_.load(std::memory_order_acquire)) return true;
   for (const BlockUse& use : uses()) {
+    if (is_capture(use.stream) && is_open_capture(use.stream)) [[unlikely]]
+      return false;
     const BlockUse work = resolved(use);
     if (work.ticket != 0 && completed_ticket(work.stream, work.ticket) < work.ticket) return false;
   }
@@ -320,7 +372,20 @@ void Storage::finish_checked() noexcept {
   }
 }
 
+/// Graphs whose work would read or write it learn that it is gone.
+void Storage::forget_captures() noexcept {
+  try {
+    for (const BlockUse& use : uses()) {
+      if (is_capture(use.stream)) lose_for_capture(use.stream, *this);
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, std::string("storage: a graph does not know its end: ") + error.what());
+  }
+}
+
 void Storage::destroy() noexcept {
+  if (captured_.load(std::memory_order_acquire)) [[unlikely]]
+    forget_captures();
   if (reserved_ != nullptr) {
     finish_view();
   } else if (finalizer_ != nullptr) {

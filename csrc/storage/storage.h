@@ -55,7 +55,10 @@ struct DeviceMemory {
   const std::uint32_t epoch;
   /// A later epoch began: the addresses of this one are void.
   [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_relaxed); }
-  void end() noexcept { ended_.store(true, std::memory_order_relaxed); }
+  void end() noexcept {
+    ended_.store(true, std::memory_order_relaxed);
+    note_memory_lost();
+  }
   /// A forked child has the books, but not the device: nothing is allocated there any more.
   [[nodiscard]] bool orphaned() const noexcept { return orphaned_; }
   void orphan() noexcept { orphaned_ = !device.properties().integrated_work; }
@@ -133,16 +136,26 @@ class Storage : public Counted<Storage> {
   /// The same, and naming the tag while the memory is asleep: nothing may use it then.
   void require_awake() const {
     require_current();
-    if (memory_->heap.is_asleep(block_) || (reserved_ != nullptr && reserved_->is_asleep()))
-        [[unlikely]]
+    if (is_asleep()) [[unlikely]]
       refuse_asleep();
   }
+  [[nodiscard]] bool is_asleep() const noexcept {
+    return memory_->heap.is_asleep(block_) || (reserved_ != nullptr && reserved_->is_asleep());
+  }
+  /// Streams and captures whose work may still use it.
+  [[nodiscard]] std::size_t use_count() const { return uses().size(); }
+  /// The capture that allocated it, if one did.
+  [[nodiscard]] StreamId capture() const noexcept { return capture_; }
   /// Work on `stream` uses this memory: a later free waits for it, and so does host access.
   void touch(Stream& stream) noexcept;
   /// The same for what shares a launch: `use` is the stream's, asked once for all of it.
   void touch(Stream& stream, const BlockUse& use) noexcept;
   /// The same for work that others submitted. Throws Error(kDevice) if the driver cannot say which.
   void record_use(Stream& stream);
+  /// A capture uses the memory, as if it had recorded work on it; and it uses it no more, after its
+  /// newest launch.
+  void hold_for(StreamId capture);
+  void let_go_of(StreamId capture) noexcept;
   /// In check mode: such work is about to be submitted. Throws Error(kDevice) if it must not be.
   void check_launch(DeviceAddress address, std::uint64_t bytes, const Stream& stream,
                     bool writes) const {
@@ -166,12 +179,16 @@ class Storage : public Counted<Storage> {
  private:
   explicit Storage(DeviceMemory& memory) noexcept : memory_(&memory) {}
   ~Storage() = default;
-  void note(const BlockUse& use);
+  bool note(const BlockUse& use);
+  void note_use(Stream& stream);
+  void begin_in(StreamId name);
+  void forget_captures() noexcept;
   [[nodiscard]] std::vector<BlockUse> uses() const;
   void finish_borrowed() noexcept;
   void finish_checked() noexcept;
   void finish_view() noexcept;
   [[noreturn]] void refuse_asleep() const;
+  [[noreturn]] void refuse_captured() const;
   [[noreturn]] void refuse_ended() const;
 
   DeviceMemory* memory_;
@@ -188,7 +205,9 @@ class Storage : public Counted<Storage> {
   BlockUse use_;
   std::vector<BlockUse> more_uses_;
   mutable ShortLock uses_lock_;
-  std::atomic<bool> used_{false};  // there are uses
+  std::atomic<bool> used_{false};      // there are uses
+  std::atomic<bool> captured_{false};  // by captures from outside, which learn of its end
+  StreamId capture_ = kNoStream;
   bool writable_ = true;
   bool pinned_ = false;
 };

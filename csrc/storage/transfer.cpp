@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "storage/capture.h"
 
 namespace nbx {
 namespace {
@@ -34,6 +35,14 @@ void submit(const TensorMeta& meta, DeviceAddress destination, DeviceAddress sou
                "copy");
   meta.storage->touch(stream);
   meta.storage->note_launch(meta.data, bytes, stream, writes);
+  note_captured_range(stream, meta.data, bytes);
+}
+
+[[noreturn]] void refuse_captured(Device& from, Device& to) {
+  throw Error(ErrorKind::kValue, "copy: a stream of " + from.name() +
+                                     " is captured, and a copy to " + to.name() +
+                                     " would have to run now; captured work runs when the graph is "
+                                     "launched: copy before the capture, or after a launch");
 }
 
 /// A window of the same bytes for the staged path; only `data` matters to the copies above.
@@ -49,6 +58,13 @@ TensorMeta at_offset(const TensorMeta& meta, std::uint64_t offset) {
 
 void copy_from_host(const TensorMeta& destination, const void* source, std::uint64_t bytes) {
   if (bytes == 0) return;
+  if (const Stream& stream = current_stream(destination.device()); stream.is_captured())
+      [[unlikely]] {
+    // The values of now are what every launch copies.
+    source = kept_for_capture(stream.id(), source, bytes);
+    return submit(destination, destination.data, address_of(source), bytes,
+                  CopyKind::kHostToDevice);
+  }
   if (destination.device().host_readable()) {
     destination.storage->wait();
     std::memcpy(pointer_to(destination.data), source, static_cast<std::size_t>(bytes));
@@ -66,6 +82,8 @@ void copy_to_host(const TensorMeta& source, void* destination, std::uint64_t byt
     std::memcpy(destination, pointer_to(source.data), static_cast<std::size_t>(bytes));
     return;
   }
+  if (current_stream(source.device()).is_captured()) [[unlikely]]
+    refuse_captured(source.device(), open_device(DeviceKind::kCpu, 0));
   submit(source, address_of(destination), source.data, bytes, CopyKind::kDeviceToHost);
   source.storage->wait();
 }
@@ -85,7 +103,13 @@ void copy_across(const TensorMeta& destination, const TensorMeta& source, bool w
     submit(destination, destination.data, source.data, bytes, CopyKind::kDeviceToDevice);
     source.storage->touch(current_stream(to));
     source.storage->note_launch(source.data, bytes, current_stream(to), false);
-  } else if (source.storage->pinned() && !to.host_readable()) {
+    note_captured_range(current_stream(to), source.data, bytes);
+  } else if (current_stream(to).is_captured() && !from.host_readable()) {
+    refuse_captured(to, from);
+  } else if (current_stream(from).is_captured() && !to.host_readable()) {
+    refuse_captured(from, to);
+  } else if (source.storage->pinned() && !to.host_readable() &&
+             !(waited && current_stream(to).is_captured())) {
     submit(destination, destination.data, source.data, bytes, CopyKind::kHostToDevice);
     source.storage->touch(current_stream(to));
     if (waited) source.storage->wait();

@@ -279,4 +279,19 @@ BlockUse resolved(const BlockUse& use) noexcept {
   return names()[use.stream].replay;
 }
 
+bool is_open_capture(StreamId capture) noexcept {
+  const std::lock_guard<std::mutex> guard(names().mutex());
+  return !names()[capture].captured.empty();
+}
+
+void retire_capture(StreamId capture) noexcept {
+  names()[capture].retired.store(true, std::memory_order_release);
+}
+
+bool is_spent_capture(StreamId capture) noexcept {
+  if (!names()[capture].retired.load(std::memory_order_acquire)) return false;
+  const BlockUse last = resolved(BlockUse{capture, 0});
+  return known_completed(last.stream) >= last.ticket;
+}
+
 }  // namespace nbx

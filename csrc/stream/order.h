@@ -75,5 +75,17 @@ void end_stream_capture(StreamId capture) noexcept;
 void note_replay(StreamId capture, const BlockUse& launch) noexcept;
 /// Of a capture the newest launch of its graph, nothing if there was none; else the use itself.
 [[nodiscard]] BlockUse resolved(const BlockUse& use) noexcept;
+/// True until the capture ends: what it recorded has never run.
+[[nodiscard]] bool is_open_capture(StreamId capture) noexcept;
+/// Nothing launches the graph any more: the work of its capture is its last launch.
+void retire_capture(StreamId capture) noexcept;
+/// True once that is over: a use of the capture means nothing any more.
+[[nodiscard]] bool is_spent_capture(StreamId capture) noexcept;
+
+/// Grows whenever memory that a graph may use has gone, fallen asleep, or become void.
+inline constinit std::atomic<std::uint64_t> graph_memory_generation{1};
+inline void note_memory_lost() noexcept {
+  graph_memory_generation.fetch_add(1, std::memory_order_release);
+}
 
 }  // namespace nbx

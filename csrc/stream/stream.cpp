@@ -105,7 +105,8 @@ void Stream::synchronize() {
 }
 
 void Stream::wait_stream(Stream& other) {
-  if (own_ == other.own_ || other.device_.properties().integrated_work) return;
+  if (own_ == other.own_) return;
+  if (other.device_.properties().integrated_work && !other.is_captured()) return;
   if (other.device_.kind() != device_.kind()) {
     // Different drivers cannot wait for each other's events; the host does.
     other.synchronize();

@@ -15,6 +15,7 @@ from nbxtensor.quant import QuantizedTensor
 from nbxtensor.runtime import (
     Device,
     Event,
+    Graph,
     Stream,
     current_stream,
     default_device,
@@ -50,6 +51,7 @@ __all__ = [
     "DeviceOOMError",
     "Error",
     "Event",
+    "Graph",
     "OutOfMemoryError",
     "QuantizedTensor",
     "Stream",

@@ -13,6 +13,7 @@
 #include <unordered_set>
 
 #include "core/clock.h"
+#include "device/cpu/capture.h"
 #include "device/cpu/memory.h"
 #include "device/cpu/ranges.h"
 #include "device/host_status.h"
@@ -137,21 +138,27 @@ Status device_address(std::int32_t ordinal, const void* pointer, DeviceAddress* 
 }
 
 Status copy(std::int32_t ordinal, DeviceAddress destination, DeviceAddress source,
-            std::size_t bytes, CopyKind /*kind*/, StreamHandle /*stream*/) {
+            std::size_t bytes, CopyKind /*kind*/, StreamHandle stream) {
   if (ordinal != 0) return kInvalidDevice;
   if (bytes == 0) return kSuccess;
   if (destination == 0 || source == 0) return kInvalidValue;
-  std::memmove(pointer_to(destination), pointer_to(source), bytes);
+  const auto action = [to = pointer_to(destination), from = pointer_to(source), bytes] {
+    std::memmove(to, from, bytes);
+  };
+  if (!recorded(stream, [&] { return action; })) action();
   return kSuccess;
 }
 
 Status fill(std::int32_t ordinal, DeviceAddress destination, std::uint32_t pattern,
-            std::uint32_t pattern_bytes, std::size_t count, StreamHandle /*stream*/) {
+            std::uint32_t pattern_bytes, std::size_t count, StreamHandle stream) {
   if (ordinal != 0) return kInvalidDevice;
   if (pattern_bytes != 1 && pattern_bytes != 2 && pattern_bytes != 4) return kInvalidValue;
   if (count == 0) return kSuccess;
   if (destination == 0 || destination % pattern_bytes != 0) return kInvalidValue;
-  fill_pattern(pointer_to(destination), pattern, pattern_bytes, count);
+  const auto action = [to = pointer_to(destination), pattern, pattern_bytes, count] {
+    fill_pattern(to, pattern, pattern_bytes, count);
+  };
+  if (!recorded(stream, [&] { return action; })) action();
   return kSuccess;
 }
 
@@ -165,6 +172,7 @@ Status stream_create(std::int32_t ordinal, std::int32_t /*priority*/, StreamHand
 
 Status stream_destroy(std::int32_t ordinal, StreamHandle stream) {
   if (ordinal != 0) return kInvalidDevice;
+  drop_captured(stream);
   Handles& all = handles();
   const std::lock_guard<std::mutex> guard(all.mutex);
   return all.streams.erase(stream) == 1 ? kSuccess : kInvalidHandle;
@@ -179,7 +187,8 @@ Status check_stream(std::int32_t ordinal, StreamHandle stream) {
 }
 
 Status stream_synchronize(std::int32_t ordinal, StreamHandle stream) {
-  return check_stream(ordinal, stream);
+  const Status status = check_stream(ordinal, stream);
+  return status == kSuccess && is_captured(stream) ? kCaptureInvalid : status;
 }
 
 Status submitted_ticket(std::int32_t ordinal, StreamHandle stream, Ticket* ticket) {
@@ -226,8 +235,10 @@ Status event_time(std::int32_t ordinal, EventHandle event, std::uint64_t now, st
 
 Status event_record(std::int32_t ordinal, EventHandle event, StreamHandle stream) {
   const Status status = check_stream(ordinal, stream);
+  if (status != kSuccess) return status;
+  mark_captured(event, stream);
   std::uint64_t time = 0;
-  return status == kSuccess ? event_time(ordinal, event, clock_nanoseconds(), &time) : status;
+  return event_time(ordinal, event, clock_nanoseconds(), &time);
 }
 
 Status event_query(std::int32_t ordinal, EventHandle event, bool* complete) {
@@ -244,7 +255,9 @@ Status event_synchronize(std::int32_t ordinal, EventHandle event) {
 
 Status stream_wait_event(std::int32_t ordinal, StreamHandle stream, EventHandle event) {
   const Status status = check_stream(ordinal, stream);
-  return status == kSuccess ? event_synchronize(ordinal, event) : status;
+  if (status != kSuccess) return status;
+  join_captured(stream, event);
+  return event_synchronize(ordinal, event);
 }
 
 Status event_elapsed(std::int32_t ordinal, EventHandle start, EventHandle end, double* seconds) {
@@ -258,8 +271,15 @@ Status event_elapsed(std::int32_t ordinal, EventHandle start, EventHandle end, d
   return kSuccess;
 }
 
+/// Host work of a graph, which owns the payload.
+Action owned_work(const HostWork& work) {
+  const std::shared_ptr<void> payload(work.payload, work.discard);
+  return [run = work.run, payload] { run(payload.get()); };
+}
+
 Status launch_host(std::int32_t ordinal, const HostWork* work, double /*seconds*/,
-                   StreamHandle /*stream*/) {
+                   StreamHandle stream) {
+  if (ordinal == 0 && recorded(stream, [&] { return owned_work(*work); })) return kSuccess;
   if (ordinal == 0) work->run(work->payload);
   work->discard(work->payload);
   return check_ordinal(ordinal);
@@ -302,6 +322,7 @@ Primitives make_table() {
   NBX_SET(event_elapsed)
   NBX_SET(launch_host)
 #undef NBX_SET
+  set_capture_entries(&table);
   set_range_entries(&table);
   return table;
 }

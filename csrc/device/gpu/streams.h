@@ -322,11 +322,12 @@ struct Streams {
   /// none.
   static Status wait_for_mark(StreamState* state, Ticket ticket) {
     std::unique_lock<std::mutex> lock(state->mutex);
+    if (const int code = collect(state); code != 0 && code != kNotReady) return code;
+    if (state->completed.load(std::memory_order_acquire) >= ticket) return kSuccess;
     if (newest_mark(state) < ticket) {
       if (is_captured<Api>(state->handle)) return kCaptureInvalid;
       if (const int code = add_mark(state); code != 0) return code;
     }
-    if (state->mark_count == 0) return kSuccess;  // completed meanwhile
     std::uint32_t place = 0;
     while (place + 1 < state->mark_count && mark_at(state, place).ticket < ticket) ++place;
     StreamMark& mark = mark_at(state, place);

@@ -22,6 +22,7 @@ from nbxtensor.ops import (
     sort,
     views,
 )
+from nbxtensor.ops.device import moves
 from nbxtensor.ops.table import METHODS, NAMES, OPS, TABLE, Row, register
 from nbxtensor.tensor import Tensor
 
@@ -62,7 +63,17 @@ for _name, _op in METHODS.items():
 # The functions of the package's namespace.
 FUNCTIONS: dict[str, Any] = {**NAMES, **creation.CREATORS, **views.VIEWS}
 
-__all__ = ["FAMILIES", "FUNCTIONS", "METHODS", "NAMES", "OPS", "TABLE", "Row", "register"]
+__all__ = [
+    "FAMILIES",
+    "FUNCTIONS",
+    "METHODS",
+    "NAMES",
+    "OPS",
+    "TABLE",
+    "Row",
+    "moves",
+    "register",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -43,6 +43,7 @@ class Window:
     shape: Shape
     strides: Shape
     offset: int = 0  # bytes from the source's first element
+    aligned: bool = True  # whether the source's first element lies at a multiple of 16 bytes
 
     @property
     def rank(self) -> int:
@@ -98,6 +99,14 @@ class Window:
         offset = self.offset + start * self.strides[axis] * self.dtype.itemsize
         return replace(self, shape=tuple(shape), offset=offset)
 
+    def shifted(self, offset: int) -> Window:
+        """Return the window some bytes further on."""
+        return replace(self, offset=self.offset + offset)
+
+    def as_dtype(self, dtype: DType) -> Window:
+        """Return the window as elements of another dtype of the same width."""
+        return replace(self, dtype=dtype)
+
     def insert(self, axis: int) -> Window:
         """Return the window with a new axis of extent 1."""
         shape, strides = list(self.shape), list(self.strides)
@@ -119,6 +128,7 @@ class Number:
     index: int
     kind: type
     name: str = "the number"
+    unsigned: bool = False  # an integer past the range of int64
 
     @property
     def none(self) -> bool:
@@ -127,6 +137,37 @@ class Number:
 
 
 Value = Window | Number | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A run of a kernel of the host, or of a function over NumPy arrays."""
+
+    kernel: Any
+    operands: tuple[Window | None, ...]
+    scalars: tuple[Any, ...]
+    written: int
+
+    def windows(self) -> list[Window]:
+        """Return the operands of a step that has no absent ones."""
+        present = [window for window in self.operands if window is not None]
+        assert len(present) == len(self.operands)
+        return present
+
+    def window(self, place: int) -> Window:
+        """Return an operand that is never absent."""
+        window = self.operands[place]
+        assert window is not None
+        return window
+
+    def as_tuple(self) -> tuple[Any, ...]:
+        """Return the step as a plan takes it."""
+        return (
+            self.kernel,
+            [None if window is None else operand_tuple(window) for window in self.operands],
+            [(v.index,) if isinstance(v, Number) else v for v in self.scalars],
+            self.written,
+        )
 
 
 class Builder:
@@ -142,7 +183,8 @@ class Builder:
         self.name = name
         self._outputs: list[tuple[DType, Shape]] = []
         self._temporaries: list[tuple[DType, Shape]] = []
-        self._steps: list[tuple[Any, ...]] = []
+        self._steps: list[Step] = []
+        self._device: Any = None
         self._guards: list[tuple[int, int, int, str, str, str]] = []
         self._written: Window | None = None
 
@@ -167,13 +209,15 @@ class Builder:
             else:
                 if value is None and parameter.default is not None:
                     raise self.type_error(f"{parameter.name} must be a number, got None")
-                bound.append(Number(numbers, _kind_of(value), parameter.name))
+                unsigned = isinstance(value, int) and value >= 1 << 63
+                bound.append(Number(numbers, _kind_of(value), parameter.name, unsigned))
                 numbers += 1
         return bound
 
-    @staticmethod
-    def _argument(index: int, tensor: Any) -> Window:
-        return Window(_ARGUMENT, index, tensor.dtype, tensor.shape, tensor.strides)
+    def _argument(self, index: int, tensor: Any) -> Window:
+        self._device = tensor.device
+        aligned = tensor.data_ptr() % 16 == 0
+        return Window(_ARGUMENT, index, tensor.dtype, tensor.shape, tensor.strides, aligned=aligned)
 
     def error(self, text: str) -> ValueError:
         """Return a ValueError that starts with the op's name."""
@@ -250,14 +294,12 @@ class Builder:
             operands.append(value if isinstance(value, Window) else None)
             if isinstance(value, Number):
                 values.append(value)
-        self._steps.append(
-            (
-                kernel,
-                [None if window is None else _operand_tuple(window) for window in operands],
-                [(v.index,) if isinstance(v, Number) else v for v in values],
-                len(outputs),
-            )
-        )
+        self._steps.append(Step(kernel, tuple(operands), tuple(values), len(outputs)))
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps so far."""
+        return tuple(self._steps)
 
     def copy(self, target: Window, source: Window) -> None:
         """Add a copy that also converts; shapes must be equal."""
@@ -376,19 +418,35 @@ class Builder:
         if dtype.kind not in kinds or dtype.bits < 8:
             raise self.type_error(f"dtype {dtype} is not supported, expected {_named(kinds)}")
 
-    def finish(self, results: Any) -> _core.Plan:
-        """Return the plan; `results` are the windows that the call returns."""
+    def finish(self, results: Any, lower: Lower | None = None) -> _core.Plan:
+        """Return the plan; `results` are the windows that the call returns.
+
+        Parameters
+        ----------
+        lower
+            ``lower(builder, device, steps)`` returns the steps as the plan takes them: on some
+            devices a step becomes launches of compiled kernels.
+        """
         windows = [results] if isinstance(results, Window) else list(results)
+        steps = (
+            [step.as_tuple() for step in self._steps]
+            if lower is None
+            else list(lower(self, self._device, self._steps))  # may add temporaries
+        )
         return _core.Plan(
             self._outputs,
             self._temporaries,
-            self._steps,
+            steps,
             [(window.source, window.index) for window in windows],
             self._guards,
         )
 
 
-def _operand_tuple(window: Window) -> tuple[Any, ...]:
+Lower = Callable[[Builder, Any, Sequence[Step]], Iterable[tuple[Any, ...]]]
+
+
+def operand_tuple(window: Window) -> tuple[Any, ...]:
+    """Return the window as a plan takes it."""
     return (
         window.source,
         window.index,

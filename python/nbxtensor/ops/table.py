@@ -28,6 +28,7 @@ from nbxtensor.dtype import (
     uint32,
     uint64,
 )
+from nbxtensor.ops.device import lower
 from nbxtensor.ops.plan import Builder
 from nbxtensor.ops.signature import REQUIRED, Parameter
 
@@ -159,7 +160,7 @@ METHODS: dict[str, Any] = {}
 def _planner(row: Row, name: str, parameters: tuple[Parameter, ...]) -> Callable[..., _core.Plan]:
     def plan(*values: Any) -> _core.Plan:
         builder = Builder(name)
-        return builder.finish(row.plan(builder, *builder.bind(parameters, values)))
+        return builder.finish(row.plan(builder, *builder.bind(parameters, values)), lower)
 
     return plan
 

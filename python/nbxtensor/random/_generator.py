@@ -8,7 +8,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from nbxtensor._core import is_capturing
 from nbxtensor.dtype import as_dtype, float32, float64, iinfo, int64
+from nbxtensor.errors import InvalidValueError
 from nbxtensor.ops import FUNCTIONS
 from nbxtensor.random._rows import fill_integers, fill_normal, fill_uniform, sample_logits
 from nbxtensor.tensor import Tensor
@@ -93,6 +95,12 @@ class Generator:
     def _fill(self, op: Any, out: Tensor, first: float, second: float) -> Tensor:
         lanes = 2 if out.dtype.bits == 64 or out.dtype.kind in "iu" else _WORDS_PER_BLOCK
         blocks = -(-out.size // lanes)
+        if is_capturing(out.device):
+            raise InvalidValueError(
+                f"random: a stream of {out.device.name} is captured, and a graph would give the "
+                "same numbers at every replay; draw before the replay and give the tensor as an "
+                "input, or give a kernel the seed and offset as memory"
+            )
         with self._lock:
             seed, start = self._seed, self._offset
             self._offset = (start + blocks) % 2**64

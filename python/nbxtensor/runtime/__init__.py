@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nbxtensor._core import (
-    Capture,
     Device,
     DeviceKernel,
     Event,
@@ -13,7 +12,6 @@ from nbxtensor._core import (
     device,
 )
 from nbxtensor.runtime.devices import (
-    capture,
     default_device,
     device_info,
     devices,
@@ -21,6 +19,7 @@ from nbxtensor.runtime.devices import (
     stream,
     synchronize,
 )
+from nbxtensor.runtime.graph import Graph, GraphNode
 from nbxtensor.runtime.kernels import (
     Kernel,
     Launch,
@@ -31,14 +30,14 @@ from nbxtensor.runtime.kernels import (
 )
 
 __all__ = [
-    "Capture",
     "Device",
     "DeviceKernel",
     "Event",
+    "Graph",
+    "GraphNode",
     "Kernel",
     "Launch",
     "Stream",
-    "capture",
     "current_stream",
     "default_device",
     "default_stream",

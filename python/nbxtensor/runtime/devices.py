@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from nbxtensor._core import (
-    Capture,
     Device,
     Stream,
-    current_stream,
     device,
     report_kinds,
 )
@@ -16,7 +14,6 @@ from nbxtensor.errors import DeviceError, InvalidTypeError, InvalidValueError
 from nbxtensor.facts import facts_of
 
 __all__ = [
-    "capture",
     "default_device",
     "device_info",
     "devices",
@@ -80,22 +77,6 @@ def stream(which: Stream) -> Stream:
     if not isinstance(which, Stream):
         raise InvalidTypeError(f"stream: expected a Stream, got {type(which).__name__}")
     return which
-
-
-def capture(which: Stream | None = None) -> Capture:
-    """Return a context manager that records the work of a stream as a graph.
-
-    Inside, the stream is current and its work is recorded instead of run. Memory that is allocated
-    and freed inside is reused inside only, and belongs to the graph until that is gone. After the
-    block ``.graph.launch()`` runs the work. An exception abandons the capture.
-
-    Parameters
-    ----------
-    which
-        The stream; the current one of the default device if none is given. A device's default
-        stream cannot be captured.
-    """
-    return Capture(current_stream() if which is None else which)
 
 
 def synchronize(what: Device | Stream | str | None = None) -> None:

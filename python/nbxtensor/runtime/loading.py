@@ -140,6 +140,7 @@ def loaded(request: Request, device: Device) -> DeviceKernel:
         scratch_bytes=record["scratch_bytes"],
         scratch_alignment=record["scratch_alignment"],
         hidden_words=record["hidden_words"],
+        parameters=record["parameters"],
     )
 
 
@@ -156,7 +157,9 @@ def _simulated(request: Request, device: Device) -> DeviceKernel:
     leaves = leaves_of(
         tuple("constexpr" if n in request.constants else request.types[n] for n in names)
     )
-    return _core.simulate_kernel(device, request.name, run, [slot_of(text) for text in leaves])
+    return _core.simulate_kernel(
+        device, request.name, run, [slot_of(text) for text in leaves], list(names)
+    )
 
 
 def _named_function(place: sources.Named) -> Any:

@@ -170,7 +170,7 @@ def _compare(row: Row, result: Tensor, expected: Any, built: _Built, where: str)
     np.testing.assert_allclose(got, wanted, rtol=relative, atol=absolute, err_msg=where)
 
 
-def check_case(case: Case, seed: int) -> int:
+def check_case(case: Case, seed: int, layouts: tuple[str, ...] = LAYOUTS) -> int:
     """Run a row on all its samples and layouts and compare with the oracle; return how many.
 
     Raises
@@ -181,7 +181,7 @@ def check_case(case: Case, seed: int) -> int:
     op = OPS[case.row.name]
     writes = case.row.parameters[0].kind is Kind.WRITTEN
     count = 0
-    for (number, sample), layout in itertools.product(_samples(case.row, seed), LAYOUTS):
+    for (number, sample), layout in itertools.product(_samples(case.row, seed), layouts):
         built = _build(sample, case.dtype, layout, case.device)
         where = f"{case} sample {number} {layout} seed {seed}"
         with np.errstate(all="ignore"):

@@ -86,6 +86,23 @@ TEST_F(Growth, ItDoesNotWaitForWorkThatGoesOn) {
   finish(wanted);
 }
 
+/// A driver takes as long for a page of 2 MiB as for one of 32 MiB.
+TEST_F(Growth, LargeRunsLieOnFewPages) {
+  const auto pages_for = [&](std::uint64_t granules) {
+    const std::uint64_t before = sim::call_count(0, Primitive::k_page_create);
+    const Block block = take(granules * kPage, *third);
+    const std::uint64_t made = sim::call_count(0, Primitive::k_page_create) - before;
+    give(block, granules * kPage, BlockUse{third->id(), 0});
+    static_cast<void>(heap.trim(0));
+    return made;
+  };
+  EXPECT_EQ(pages_for(1), 1u);
+  EXPECT_EQ(pages_for(255), 255u);
+  EXPECT_EQ(pages_for(256), 16u);
+  EXPECT_EQ(pages_for(512 + 3), 32u + 3u);
+  expect_nothing_left();
+}
+
 TEST_F(Growth, WithinTheSlackNothingMoves) {
   HeapOptions options;
   options.slack = 1.0;

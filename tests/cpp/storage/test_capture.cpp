@@ -8,6 +8,7 @@
 
 #include "device/sim/sim.h"
 #include "storage/late.h"
+#include "storage/transfer.h"
 #include "stream/callback.h"
 #include "stream/event.h"
 
@@ -86,34 +87,78 @@ TEST_F(Captures, FreesInsideAreReusedInsideAndTheReplayHasRightBytes) {
   for (const auto& storage : outside) expect_bytes(storage, 0x11);
 }
 
-TEST_F(Captures, MemoryThatCapturedWorkUsedStaysFrozenWheneverItIsFreed) {
-  auto early = take(*stream);
-  auto late = take(*stream);
-  const DeviceAddress addresses[] = {early->address(), late->address()};
+TEST_F(Captures, MemoryThatCapturedWorkUsedIsFrozenWhenItIsFreedAndTheGraphIsOutOfDate) {
+  auto used = take(*stream);
+  const DeviceAddress address = used->address();
   std::unique_ptr<CapturedGraph> graph;
   {
     CaptureScope scope(memory, *stream);
-    fill(early, 1, *stream);
-    fill(late, 2, *stream);
-    early = {};  // inside the capture
+    fill(used, 2, *stream);
     graph = scope.finish();
   }
-  late = {};  // after it
+  graph->launch(*stream);
+  used = {};
   EXPECT_EQ(memory.heap.statistics().live, 0u);
-  EXPECT_EQ(memory.heap.statistics().pending, 2 * kBytes);
+  EXPECT_EQ(memory.heap.statistics().pending, kBytes);
   memory.heap.trim();
   std::vector<Reference<Storage>> outside;
   for (int i = 0; i < 4; ++i) {
     outside.push_back(take(*stream));
-    for (const DeviceAddress address : addresses) EXPECT_NE(outside.back()->address(), address);
+    EXPECT_NE(outside.back()->address(), address);
     fill(outside.back(), 0x11, *stream);
   }
-  graph->launch(*stream);
+  EXPECT_THROW(graph->launch(*stream), Error);
+  EXPECT_THROW(graph->launch(*stream), Error) << "for ever";
   for (const auto& storage : outside) expect_bytes(storage, 0x11);
   graph.reset();
   stream->synchronize();
   memory.heap.trim();
   EXPECT_EQ(memory.heap.statistics().pending, 0u);
+}
+
+TEST_F(Captures, MemoryFromOutsideThatIsFreedInsideEndsTheCapture) {
+  auto used = take(*stream);
+  {
+    CaptureScope scope(memory, *stream);
+    fill(used, 1, *stream);
+    used = {};
+    EXPECT_EQ(memory.heap.statistics().pending, kBytes);
+    EXPECT_THROW(static_cast<void>(scope.finish()), Error);
+  }
+  EXPECT_FALSE(stream->is_captured());
+  EXPECT_EQ(memory.heap.statistics().pending, 0u);
+}
+
+TEST_F(Captures, ATensorKeepsNoListOfGraphsThatAreGone) {
+  const auto weights = take(*stream);
+  for (int i = 0; i < 100; ++i) {
+    CaptureScope scope(memory, *stream);
+    fill(weights, 1, *stream);
+    scope.finish()->launch(*stream);
+    stream->synchronize();
+  }
+  EXPECT_LE(weights->use_count(), 2u);
+}
+
+TEST_F(Captures, HostBytesAreKeptForTheGraph) {
+  const auto target = take(*stream);
+  CaptureScope scope(memory, *stream);
+  {
+    TensorMeta meta;
+    meta.storage = target;
+    meta.data = target->address();
+    meta.dtype = DType::uint8;
+    Stream& former = set_current_stream(*stream);
+    std::vector<unsigned char> host(kBytes, 0x3c);
+    copy_from_host(meta, host.data(), kBytes);
+    set_current_stream(former);
+    std::fill(host.begin(), host.end(), 0);
+  }
+  const auto graph = scope.finish();
+  fill(target, 0, *stream);
+  graph->launch(*stream);
+  expect_bytes(target, 0x3c);
+  EXPECT_TRUE(graph->used().has_range(target->address() + 1, target->address() + 2));
 }
 
 TEST_F(Captures, AGraphThatGoesLeavesItsMemoryAfterItsLastLaunch) {

@@ -67,10 +67,16 @@ struct Node {
   std::map<int, std::string> attributes;
 };
 
-struct Object {
-  void (*destroy)(void*);
-  void* payload;
-  ~Object() { destroy(payload); }
+class Object {
+ public:
+  Object(void (*destroy)(void*), void* payload) : destroy_(destroy), payload_(payload) {}
+  Object(const Object&) = delete;
+  Object& operator=(const Object&) = delete;
+  ~Object() { destroy_(payload_); }
+
+ private:
+  void (*destroy_)(void*);
+  void* payload_;
 };
 
 struct Graph {

@@ -639,7 +639,7 @@ STUB(capture_info_plain, Handle handle, int* status, unsigned long long* id, Han
 }
 STUB(object_create, Handle* result, void* payload, void (*destroy)(void*), unsigned, unsigned) {
   PLANNED(object_create);
-  *result = std::make_unique<stub::Object>(stub::Object{destroy, payload}).release();
+  *result = std::make_unique<stub::Object>(destroy, payload).release();
   return 0;
 }
 STUB(graph_retain, Handle handle, Handle object, unsigned, unsigned) {
