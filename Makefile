@@ -93,6 +93,7 @@ test-full: test asan tsan clang wheel-test
 	@$(PY) -c 'import torch' || { echo "make test-full: torch is the oracle of tests/python/full;" \
 	  "install its CPU build into .venv first ($(PY) -m pip install torch pulls CUDA on Linux)" >&2; exit 1; }
 	$(PY) -m pytest --full tests/python/full $(ARGS)
+	$(PY) tools/triton_versions.py
 	TEST_FORKS=10000 $(PY) -m pytest tests/python/memory/test_ends.py -k children
 
 wheel-test: $(STAMPS)/build

@@ -132,7 +132,9 @@ void refuse_addresses(KernelState& state, const KernelCallState& call) {
                                       "took a tensor before, got an integer; pass the tensor, "
                                       "whose memory is checked, not its address");
   }
-  for (const KernelOperand& operand : call.operands) state.pointers[operand.parameter] = true;
+  for (const KernelOperand& operand : call.operands) {
+    if (is_tensor(call.values[operand.parameter])) state.pointers[operand.parameter] = true;
+  }
 }
 
 /// Asks the compiler; throws PythonError.

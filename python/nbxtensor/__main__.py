@@ -1,4 +1,4 @@
-"""``python -m nbxtensor``: info, devices, selftest, ops, memory, trace."""
+"""``python -m nbxtensor``: info, devices, selftest, ops, memory, trace, kernels."""
 
 from __future__ import annotations
 
@@ -47,6 +47,12 @@ def _trace_options(parser: argparse.ArgumentParser) -> None:
     declare(parser)
 
 
+def _kernels_options(parser: argparse.ArgumentParser) -> None:
+    from nbxtensor.cli.kernels import declare
+
+    declare(parser)
+
+
 def _info(arguments: argparse.Namespace) -> int:
     from nbxtensor.cli.info import info
 
@@ -84,6 +90,12 @@ def _trace(arguments: argparse.Namespace) -> int:
     return run(arguments)
 
 
+def _kernels(arguments: argparse.Namespace) -> int:
+    from nbxtensor.cli.kernels import run
+
+    return run(arguments)
+
+
 COMMANDS = {
     "info": Command("show versions, devices and variables", _info_options, _info),
     "devices": Command("list device kinds and devices", _no_options, _devices),
@@ -91,6 +103,9 @@ COMMANDS = {
     "ops": Command("list the ops, or describe one", _ops_options, _ops),
     "memory": Command("show budgets and memory of every device", _memory_options, _memory),
     "trace": Command("record, replay, convert and view allocations", _trace_options, _trace),
+    "kernels": Command(
+        "compile kernels ahead of time, list compiled ones", _kernels_options, _kernels
+    ),
 }
 
 

@@ -22,7 +22,7 @@ class Launch : public Action {
       : ordinal_(ordinal), registration_(std::move(registration)), geometry_(geometry) {
     std::size_t end = 0;
     for (const std::uint32_t bytes : registration_->argument_bytes) end += padded(bytes);
-    values_.resize(end / sizeof(std::max_align_t));
+    values_.resize((end + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t));
     auto* at = reinterpret_cast<std::byte*>(values_.data());
     for (const std::uint32_t bytes : registration_->argument_bytes) {
       std::memcpy(at, *arguments++, bytes);

@@ -81,9 +81,9 @@ def target_of(architecture: str, lanes: int) -> Target:
     """Return the target of an architecture; what no supported Triton compiles for is refused."""
     if architecture.startswith("sm_"):
         number = re.fullmatch(r"sm_(\d+)[af]?", architecture)
-        if number is None or int(number[1]) < 75:
+        if number is None or int(number[1]) < 70:
             raise UnsupportedError(
-                f"kernels: Triton compiles for sm_75 and newer, not for {architecture}; "
+                f"kernels: Triton compiles for sm_70 and newer, not for {architecture}; "
                 "use the cpu there"
             )
         return Target("cuda", f"sm_{number[1]}", 32)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Iterable, Mapping
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, overload
 
 from nbxtensor._core import Device, DeviceKernel, Kernel, LaunchObserver, register_foreign_arguments
@@ -30,6 +31,11 @@ class Launch(NamedTuple):
     device: str
     stream: int  # the driver's handle
     nanoseconds: int  # of the driver's call on the host
+
+
+def _part(name: str) -> ModuleType:
+    """Return a module of this package that only those need who use kernels, and imports much."""
+    return importlib.import_module(f"nbxtensor.runtime.{name}")
 
 
 def function_of(value: object) -> Callable[..., Any] | None:
@@ -92,10 +98,10 @@ def _declared(
             f"kernel: expected a function in Triton's language, got {type(function).__name__}; "
             "nbx.launch takes functions of triton.jit"
         )
-    # What reads signatures and compiles is not needed to import the package.
-    from nbxtensor.runtime.calls import declared
-
-    return declared(function, do_not_specialize, do_not_specialize_on_alignment, reads)
+    made: Kernel = _part("calls").declared(
+        function, do_not_specialize, do_not_specialize_on_alignment, reads
+    )
+    return made
 
 
 def launch(kernel: Any, grid: Any, *arguments: Any, **meta: Any) -> None:
@@ -116,9 +122,7 @@ def launch(kernel: Any, grid: Any, *arguments: Any, **meta: Any) -> None:
     if isinstance(kernel, Kernel):
         kernel(grid, *arguments, **meta)
         return
-    from nbxtensor.runtime.foreign import launch_foreign  # imports Triton, which made the kernel
-
-    launch_foreign(kernel, grid, arguments, meta)
+    _part("foreign").launch_foreign(kernel, grid, arguments, meta)
 
 
 class observe_launches:  # noqa: N801 - read like the function that it replaces
@@ -151,9 +155,8 @@ class observe_launches:  # noqa: N801 - read like the function that it replaces
 
 
 def _foreign_argument(value: object) -> tuple[Any, ...] | None:
-    from nbxtensor.runtime.foreign import foreign_argument  # rare, and it knows other libraries
-
-    return foreign_argument(value)
+    answer: tuple[Any, ...] | None = _part("foreign").foreign_argument(value)
+    return answer
 
 
 register_foreign_arguments(_foreign_argument)
@@ -190,6 +193,7 @@ def prepare(
     DeviceKernel
         Its words are the parameters of `types`, in the order of the function's declaration.
     """
-    from nbxtensor.runtime.loading import prepared  # what compiles is not needed to import
-
-    return prepared(name, device_named(device), types, constants or {}, divisible, options or {})
+    found: DeviceKernel = _part("loading").prepared(
+        name, device_named(device), types, constants or {}, divisible, options or {}
+    )
+    return found

@@ -90,7 +90,7 @@ class Parameter(NamedTuple):
 def spelled(annotation: object) -> str:
     """Return the text of an annotation as Triton spells types."""
     if isinstance(annotation, str):
-        text = annotation.strip().strip("'\"")
+        text = annotation.strip()
         if text.startswith("const "):
             inner = spelled(text.removeprefix("const"))
             return "*k" + inner.removeprefix("*")

@@ -1,0 +1,214 @@
+"""Cost of a launch from Python, on the host.
+
+Prints one JSON object with nanoseconds a call. Without a GPU the driver is one whose calls return
+at once (`_stub_driver.cpp`); "net" leaves out a call of an empty function of as many arguments.
+With `--device cuda:0` the card's own driver is called, by nbxtensor, by a loop in C with the same
+words, and by Triton where torch is installed: its launcher asks torch for device and stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.util
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbxtensor as nbx
+from _machine import describe
+from nbxtensor import _core
+
+ROOT = Path(__file__).resolve().parents[1]
+
+LOOP = """
+#include <stdint.h>
+#include <time.h>
+struct Config {
+  unsigned grid[3], block[3], shared;
+  void *stream, *attributes;
+  unsigned count;
+};
+typedef int (*Launch)(const struct Config*, void*, void**, void**);
+double loop(Launch launch, void* function, unsigned threads, uint64_t* words, int words_count,
+            int count) {
+  void* arguments[64];
+  for (int i = 0; i < words_count; ++i) arguments[i] = &words[i];
+  struct Config config = {{1, 1, 1}, {threads, 1, 1}, 0, 0, 0, 0};
+  struct timespec a, b;
+  clock_gettime(CLOCK_MONOTONIC, &a);
+  for (int i = 0; i < count; ++i) {
+    if (launch(&config, function, arguments, 0) != 0) return -1;
+  }
+  clock_gettime(CLOCK_MONOTONIC, &b);
+  return ((double)(b.tv_sec - a.tv_sec) * 1e9 + (double)(b.tv_nsec - a.tv_nsec)) / count;
+}
+"""
+
+
+def nanoseconds(call: Callable[[], Any], number: int, rounds: int, wait: Any = None) -> float:
+    """Return the median over rounds of a call's time, a plain loop's own left in."""
+    times = []
+    for _ in range(rounds):
+        if wait is not None:
+            wait()
+        start = time.perf_counter_ns()
+        for _ in range(number):
+            call()
+        times.append((time.perf_counter_ns() - start) / number)
+    return statistics.median(times)
+
+
+def compile_library(compiler: str, source: Path, *options: str) -> Path:
+    library = Path(tempfile.mkdtemp(prefix="nbx-launch-")) / "lib.so"
+    command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(source), *options]
+    subprocess.run(command, check=True)
+    return library
+
+
+def plain_kernel(device: nbx.Device) -> _core.Kernel:
+    """A kernel of 4 tensors and an integer; needs no compiler, as the stub runs nothing."""
+
+    def load(device: nbx.Device, types: Any, *rest: Any) -> Any:
+        slots = ["raw8" if text.startswith("*") else "raw4" for text in types.values()]
+        return _core.load_kernel(
+            device, b"idle", "five", "five", slots, threads=128, hidden_words=2
+        )
+
+    rows = [(name, False, False, "", True, True, False, ...) for name in "abcdn"]
+    return _core.Kernel("five", rows, load)
+
+
+def measured(kernel: Any, device: nbx.Device, options: Any) -> dict[str, float]:
+    tensors = [nbx.empty(4096, dtype=nbx.float32, device=device) for _ in range(4)]
+    a, b, c, d = tensors
+    grid = (32,)
+    bound = kernel[grid]
+
+    def empty(*arguments: Any) -> None:
+        pass
+
+    wait = device.synchronize
+    n = options.number
+    return {
+        "empty_call": nanoseconds(lambda: empty(grid, a, b, c, d, 4096), n, options.rounds),
+        "kernel(grid, ...)": nanoseconds(
+            lambda: kernel(grid, a, b, c, d, 4096), n, options.rounds, wait
+        ),
+        "kernel[grid](...)": nanoseconds(
+            lambda: kernel[grid](a, b, c, d, 4096), n, options.rounds, wait
+        ),
+        "bound(...)": nanoseconds(lambda: bound(a, b, c, d, 4096), n, options.rounds, wait),
+    }
+
+
+def stub_figures(options: Any) -> dict[str, Any]:
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        return {"skipped": "no C++ compiler for the stub driver"}
+    source = Path(__file__).with_name("_stub_driver.cpp")
+    library = compile_library(compiler, source, "-std=c++20", f"-I{ROOT / 'csrc'}")
+    done = subprocess.run(
+        [sys.executable, __file__, "--inner", f"--number={options.number}",
+         f"--rounds={options.rounds}"],
+        env={**os.environ, "NBX_CUDA_LIBRARY": str(library)},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+def inner(options: Any) -> dict[str, float]:
+    device = nbx.device("cuda:0")
+    found = measured(plain_kernel(device), device, options)
+    empty = found["empty_call"]
+    return {**found, **{f"{name} net": t - empty for name, t in found.items() if t is not empty}}
+
+
+# ---- on a card --------------------------------------------------------------------------------
+
+
+def bare(options: Any, library: str) -> float | None:
+    """Return the driver's own time for an empty kernel of as many words, from a loop in C."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    from _launch_kernels import five
+    from nbxtensor.runtime import compiler as triton_compiler
+    from nbxtensor.runtime import loading
+
+    device = nbx.device(options.device)
+    target = triton_compiler.target_of(device.architecture, 32)
+    types = dict.fromkeys(("a", "b", "c", "d"), "*fp32") | {"n": "i32"}
+    hints = {(i,): "D" for i in range(5)}
+    request = loading.Request(
+        "five", lambda: five.function, lambda: "bare", types=types, constants={}, hints=hints
+    )
+    image, record = request.compiled(target)
+    driver = ctypes.CDLL(library)
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    assert driver.cuModuleLoadData(ctypes.byref(module), image) == 0
+    assert (
+        driver.cuModuleGetFunction(ctypes.byref(function), module, record["symbol"].encode()) == 0
+    )
+    folder = Path(tempfile.mkdtemp(prefix="nbx-launch-"))
+    (folder / "loop.c").write_text(LOOP, "utf-8")
+    loop = ctypes.CDLL(str(compile_library(compiler, folder / "loop.c"))).loop
+    loop.restype = ctypes.c_double
+    tensor = nbx.empty(4096, dtype=nbx.float32, device=device)
+    words = (ctypes.c_uint64 * 7)(*[tensor.data_ptr()] * 4, 4096, 0, 0)
+    times = []
+    for _ in range(options.rounds):
+        device.synchronize()
+        times.append(
+            loop(driver.cuLaunchKernelEx, function, record["threads"], words, 7, options.number)
+        )
+    return statistics.median(times)
+
+
+def card_figures(options: Any) -> dict[str, Any]:
+    from _launch_kernels import five, foreign_five
+
+    device = nbx.device(options.device)
+    options.number = min(options.number, 500)  # no queue gets full
+    found: dict[str, Any] = measured(five, device, options)
+    found["bare driver"] = bare(options, "libcuda.so.1")
+    if found["bare driver"]:
+        found["over bare"] = found["kernel(grid, ...)"] / found["bare driver"]
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        t = [torch.empty(4096, device=options.device) for _ in range(4)]
+        triton_call = foreign_five[(32,)]
+        found["triton"] = nanoseconds(
+            lambda: triton_call(*t, 4096), options.number, options.rounds, torch.cuda.synchronize
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", help="a CUDA device (default: the stub driver)")
+    parser.add_argument("--number", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--json", action="store_true", help="no effect: JSON is always printed")
+    parser.add_argument("--inner", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inner:
+        print(json.dumps(inner(options)))
+        return
+    figures = card_figures(options) if options.device else stub_figures(options)
+    rounded = {k: round(v, 2) if isinstance(v, float) else v for k, v in figures.items()}
+    print(json.dumps({"machine": describe(options.device), "nanoseconds": rounded}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
