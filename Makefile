@@ -81,7 +81,7 @@ bench: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/examples
 	  echo "== $$script"; $(PY) $$script; done
 
 test-gpu: $(STAMPS)/installed $(STAMPS)/test
-	$(PY) -m pytest -m gpu $(ARGS)
+	$(PY) -m pytest -m gpu tests/python/gpu tests/python/facts $(ARGS)
 
 # One JSON file each, with the machine, the versions and the commit.
 bench-gpu: $(STAMPS)/installed $(STAMPS)/test

@@ -42,7 +42,7 @@ def supported(case: Case) -> bool:
     return case.dtype.kind != "c" or case.row.name in COMPLEX
 
 
-@pytest.mark.parametrize("case", filter(supported, CASES), ids=str)
+@pytest.mark.parametrize("case", list(filter(supported, CASES)), ids=str)
 def test_row_equals_its_oracle(case: Case, seed: int) -> None:
     assert check_case(case, seed) > 0
 
