@@ -17,7 +17,7 @@ from nbxtensor.ops.device.launches import (
     Whole,
     memory_type,
 )
-from nbxtensor.ops.device.layout import coalesce
+from nbxtensor.ops.device.layout import Axes, coalesce
 from nbxtensor.ops.plan import Number, Step, Window
 
 _GREATEST_AXIS: Final = 65535
@@ -69,22 +69,6 @@ def dense(low: Lowering, step: Step) -> None:
     same = _same_halves(a, b) and not low.interpreted
     tile = _tile(m, n, held, same=same)
     grid = _grid(math.ceil(m / tile[0]) * math.ceil(n / tile[1]), batch.size)
-    strides: dict[str, Argument] = {}
-    for letter, window in zip("oabc", (out, a, b, bias), strict=True):
-        if window is None:
-            strides |= {f"{letter}{i}": None for i in range(8)}
-        else:
-            strides |= batch.stride_arguments(used.index(window), letter, wide=True)
-    last: dict[str, Argument] = {
-        "a_m": _step(a.strides[-2]),
-        "a_k": _step(a.strides[-1]),
-        "b_k": _step(b.strides[-2]),
-        "b_n": _step(b.strides[-1]),
-        "c_m": None if bias is None else _step(bias.strides[-2]),
-        "c_n": None if bias is None else _step(bias.strides[-1]),
-        "o_m": _step(out.strides[-2]),
-        "o_n": _step(out.strides[-1]),
-    }
     low.launch(
         "matmul:dense",
         grid,
@@ -97,8 +81,8 @@ def dense(low: Lowering, step: Step) -> None:
             "n": Whole(n, "i32"),
             "k": Whole(k, "i32"),
             **batch.extent_arguments("d", wide=True),
-            **{f"{letter}{i}": strides[f"{letter}{i}"] for letter in "abco" for i in range(8)},
-            **last,
+            **_batch_strides(batch, used, (a, b, bias, out)),
+            **_matrix_strides(out, a, b, bias),
         },
         {
             "T": held,
@@ -115,6 +99,39 @@ def dense(low: Lowering, step: Step) -> None:
         num_warps=4,
         num_stages=3 if same else 2,
     )
+
+
+def _batch_strides(
+    batch: Axes, used: list[Window], windows: tuple[Window | None, ...]
+) -> dict[str, Argument]:
+    strides: dict[str, Argument] = {}
+    for letter, window in zip("abco", windows, strict=True):
+        if window is None:
+            strides |= {f"{letter}{i}": None for i in range(8)}
+        else:
+            strides |= batch.stride_arguments(used.index(window), letter, wide=True)
+    return strides
+
+
+def _matrix_strides(
+    out: Window, a: Window, b: Window, bias: Window | None, *, wide: bool = False
+) -> dict[str, Argument]:
+    def step(window: Window | None, axis: int) -> Argument:
+        if window is None:
+            return None
+        value = window.strides[axis]
+        return Whole(value) if wide and value not in (0, 1) else _step(value)
+
+    return {
+        "a_m": step(a, -2),
+        "a_k": step(a, -1),
+        "b_k": step(b, -2),
+        "b_n": step(b, -1),
+        "c_m": step(bias, -2),
+        "c_n": step(bias, -1),
+        "o_m": step(out, -2),
+        "o_n": step(out, -1),
+    }
 
 
 def _tile(m: int, n: int, held: str, *, same: bool) -> tuple[int, int, int]:
@@ -145,9 +162,6 @@ def _few(low: Lowering, out: Window, a: Window, b: Window, bias: Window | None, 
     along = abs(b.strides[-2]) <= abs(b.strides[-1])
     block = (8, 256) if along else (128, 8)
 
-    def step(value: int) -> Argument:
-        return Whole(value) if wide and value not in (0, 1) else _step(value)
-
     low.launch(
         "matmul:few",
         (math.ceil(n / block[0]), m),
@@ -159,14 +173,7 @@ def _few(low: Lowering, out: Window, a: Window, b: Window, bias: Window | None, 
             "m": Whole(m, "i32"),
             "n": Whole(n, "i32"),
             "k": k,
-            "a_m": step(a.strides[-2]),
-            "a_k": step(a.strides[-1]),
-            "b_k": step(b.strides[-2]),
-            "b_n": step(b.strides[-1]),
-            "c_m": None if bias is None else step(bias.strides[-2]),
-            "c_n": None if bias is None else step(bias.strides[-1]),
-            "o_m": step(out.strides[-2]),
-            "o_n": step(out.strides[-1]),
+            **_matrix_strides(out, a, b, bias, wide=wide),
         },
         {
             "T": held,
@@ -183,6 +190,17 @@ def _few(low: Lowering, out: Window, a: Window, b: Window, bias: Window | None, 
 
 def _reach(window: Window) -> int:
     return sum((e - 1) * abs(s) for e, s in zip(window.shape, window.strides, strict=True))
+
+
+def _four_strides(view: Window | None, letter: str) -> dict[str, Argument]:
+    if view is None:
+        return {f"{letter}{i}": None for i in range(4)}
+    return {f"{letter}{i}": _step(s) for i, s in enumerate(view.strides)}
+
+
+def _whole(value: Any, otherwise: int) -> Argument:
+    absent = value is None or (isinstance(value, Number) and value.none)
+    return Whole(otherwise if absent else value)
 
 
 def attention(low: Lowering, step: Step) -> None:
@@ -208,15 +226,6 @@ def attention(low: Lowering, step: Step) -> None:
     narrow = held == "float64" or max(wide) > 128 or not same
     rows = 16 if queries <= 16 or held == "float64" else 32 if narrow else 64
 
-    def strides(view: Window | None, letter: str) -> dict[str, Argument]:
-        if view is None:
-            return {f"{letter}{i}": None for i in range(4)}
-        return {f"{letter}{i}": _step(s) for i, s in enumerate(view.strides)}
-
-    def whole(value: Any, otherwise: int) -> Argument:
-        absent = value is None or (isinstance(value, Number) and value.none)
-        return Whole(otherwise if absent else value)
-
     low.launch(
         "attention:forward",
         (math.ceil(queries / rows), batch * heads),
@@ -229,16 +238,16 @@ def attention(low: Lowering, step: Step) -> None:
             "heads": Whole(heads, "i32"),
             "group": Whole(heads // k.shape[1], "i32"),
             "queries": Whole(queries, "i32"),
-            "length": whole(length, k.shape[2]),
+            "length": _whole(length, k.shape[2]),
             "width": Whole(width, "i32"),
             "value_width": Whole(value_width, "i32"),
             "scale": Real(scale, "fp64" if held == "float64" else "fp32"),
-            "window": whole(window, -1),
-            **strides(q, "q"),
-            **strides(k, "k"),
-            **strides(v, "v"),
-            **strides(mask, "m"),
-            **strides(out, "o"),
+            "window": _whole(window, -1),
+            **_four_strides(q, "q"),
+            **_four_strides(k, "k"),
+            **_four_strides(v, "v"),
+            **_four_strides(mask, "m"),
+            **_four_strides(out, "o"),
         },
         {
             "T": held,
