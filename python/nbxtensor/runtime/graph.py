@@ -304,7 +304,7 @@ def _match(captured: Any, given: Any, tensors: list[Any], name: str) -> None:
                 f"graph: {name} was a {type(captured).__name__} of {len(captured)} in the capture, "
                 f"got {type(given).__name__}{size}; capture again for other inputs"
             )
-        if isinstance(captured, dict) and captured.keys() != given.keys():
+        if isinstance(captured, dict) and set(captured) != set(given):
             raise InvalidValueError(
                 f"graph: {name} has the keys {sorted(map(str, given))}, in the capture "
                 f"{sorted(map(str, captured))}; capture again for other inputs"
