@@ -108,13 +108,13 @@ def test_captured_copies_are_replayed(device: nbx.Device, rng: np.random.Generat
     x = nbx.asarray(np.zeros(1 << 18, np.int32), device=device)
     stream = nbx.Stream(device)
     device.synchronize()
-    with runtime.capture(stream) as recorded:
+    with nbx.Graph(stream) as graph:
         x.copy_(pinned, non_blocking=True)
     assert not x.to("cpu").numpy().any()
     for _ in range(3):
         source = numbers(rng, 1 << 18)
         np.asarray(pinned)[...] = source
-        recorded.graph.launch(stream)
+        graph.replay(stream)
         stream.synchronize()
         np.testing.assert_array_equal(x.to("cpu").numpy(), source)
 
