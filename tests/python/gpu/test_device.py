@@ -10,7 +10,6 @@ from typing import Any
 import nbxtensor as nbx
 import numpy as np
 import pytest
-from nbxtensor import runtime
 
 TORCH = importlib.util.find_spec("torch") is not None
 CUPY = importlib.util.find_spec("cupy") is not None
