@@ -11,6 +11,7 @@ import pytest
 from nbxtensor.errors import UnsupportedError
 from nbxtensor.ops import TABLE
 from nbxtensor.testing import Case, cases_of, check_case
+from nbxtensor.testing.cases import LAYOUTS
 
 pytestmark = pytest.mark.gpu
 
@@ -44,7 +45,9 @@ def supported(case: Case) -> bool:
 
 @pytest.mark.parametrize("case", list(filter(supported, CASES)), ids=str)
 def test_row_equals_its_oracle(case: Case, seed: int) -> None:
-    assert check_case(case, seed) > 0
+    # Other layouts are other kernels: one dtype of each row has them compiled.
+    first = case.dtype is case.row.dtypes[0]
+    assert check_case(case, seed, LAYOUTS if first else LAYOUTS[:1]) > 0
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not supported(c)], ids=str)
