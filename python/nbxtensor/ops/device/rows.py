@@ -46,7 +46,7 @@ class Rows:
             found |= self.heads.stride_arguments(i, letter, wide=self.wide)
         for letter, step in zip(letters, self.along, strict=True):
             found[f"along_{letter}"] = (
-                Whole(step, "i32") if self.heads.general else _step(step, wide=self.wide)
+                Whole(step) if self.heads.general else _step(step, wide=self.wide)
             )
         return found
 
@@ -142,7 +142,7 @@ def _along(window: Window | None, rows: Rows) -> Argument:
     if window is None:
         return None
     step = window.strides[-1]
-    return Whole(step, "i32") if rows.heads.general else _step(step)
+    return Whole(step) if rows.heads.general else _step(step)
 
 
 def normalise(low: Lowering, step: Step) -> None:
@@ -229,8 +229,7 @@ def rope(low: Lowering, step: Step) -> None:
     def strides(window: Window, letter: str) -> dict[str, Argument]:
         general = out.size < SMALL
         return {
-            f"{letter}{i}": Whole(s, "i32") if general else _step(s)
-            for i, s in enumerate(window.strides)
+            f"{letter}{i}": Whole(s) if general else _step(s) for i, s in enumerate(window.strides)
         }
 
     low.launch(
