@@ -17,12 +17,14 @@ from nbxtensor.ops.device.launches import (
     Whole,
     memory_type,
 )
-from nbxtensor.ops.device.layout import Axes, coalesce
+from nbxtensor.ops.device.layout import SMALL, Axes, coalesce
 from nbxtensor.ops.plan import Number, Step, Window
 
 _GREATEST_AXIS: Final = 65535
 # Up to this many rows of the left operand, weights are read along k once for each.
 _FEW: Final = 4
+# Products and scores below which one kernel serves all layouts.
+_SMALL: Final = 1 << 18
 
 
 def _step(step: int) -> Argument:
@@ -63,6 +65,7 @@ def dense(low: Lowering, step: Step) -> None:
     held = _sum_carrier(out, a, b)
     used = [w for w in (out, a, b, bias) if w is not None]
     batch = coalesce(out.shape[:-2], [w.strides[:-2] for w in used], reorder=True)
+    small = out.size * max(k, 1) < _SMALL
     if batch.size == 1 and m <= _FEW and held in ("float32", "float64"):
         _few(low, out, a, b, bias, held)
         return
@@ -82,7 +85,7 @@ def dense(low: Lowering, step: Step) -> None:
             "k": Whole(k, "i32"),
             **batch.extent_arguments("d", wide=True),
             **_batch_strides(batch, used, (a, b, bias, out)),
-            **_matrix_strides(out, a, b, bias),
+            **_matrix_strides(out, a, b, bias, wide=small, fixed=not small),
         },
         {
             "T": held,
@@ -96,6 +99,7 @@ def dense(low: Lowering, step: Step) -> None:
             "BN": tile[1],
             "BK": tile[2],
         },
+        claims=not small,
         num_warps=4,
         num_stages=3 if same else 2,
     )
@@ -114,13 +118,21 @@ def _batch_strides(
 
 
 def _matrix_strides(
-    out: Window, a: Window, b: Window, bias: Window | None, *, wide: bool = False
+    out: Window,
+    a: Window,
+    b: Window,
+    bias: Window | None,
+    *,
+    wide: bool = False,
+    fixed: bool = True,
 ) -> dict[str, Argument]:
     def step(window: Window | None, axis: int) -> Argument:
         if window is None:
             return None
         value = window.strides[axis]
-        return Whole(value) if wide and value not in (0, 1) else _step(value)
+        if fixed and value in (0, 1):
+            return Fixed(value)
+        return Whole(value) if wide else value
 
     return {
         "a_m": step(a, -2),
@@ -159,6 +171,7 @@ def _few(low: Lowering, out: Window, a: Window, b: Window, bias: Window | None, 
     m, n, k = *out.shape[-2:], a.shape[-1]
     windows = [w for w in (out, a, b, bias) if w is not None]
     wide = max(_reach(w) for w in windows) >= 2**31 - 8192
+    small = out.size * max(k, 1) < _SMALL
     along = abs(b.strides[-2]) <= abs(b.strides[-1])
     block = (8, 256) if along else (128, 8)
 
@@ -172,8 +185,8 @@ def _few(low: Lowering, out: Window, a: Window, b: Window, bias: Window | None, 
             "bias": _address(bias),
             "m": Whole(m, "i32"),
             "n": Whole(n, "i32"),
-            "k": k,
-            **_matrix_strides(out, a, b, bias, wide=wide),
+            "k": Whole(k, "i32") if small else k,
+            **_matrix_strides(out, a, b, bias, wide=wide or small, fixed=not small),
         },
         {
             "T": held,
@@ -185,6 +198,7 @@ def _few(low: Lowering, out: Window, a: Window, b: Window, bias: Window | None, 
             "BN": block[0],
             "BK": block[1],
         },
+        claims=not small,
     )
 
 
@@ -192,10 +206,10 @@ def _reach(window: Window) -> int:
     return sum((e - 1) * abs(s) for e, s in zip(window.shape, window.strides, strict=True))
 
 
-def _four_strides(view: Window | None, letter: str) -> dict[str, Argument]:
+def _four_strides(view: Window | None, letter: str, *, general: bool) -> dict[str, Argument]:
     if view is None:
         return {f"{letter}{i}": None for i in range(4)}
-    return {f"{letter}{i}": _step(s) for i, s in enumerate(view.strides)}
+    return {f"{letter}{i}": Whole(s) if general else _step(s) for i, s in enumerate(view.strides)}
 
 
 def _whole(value: Any, otherwise: int) -> Argument:
@@ -223,6 +237,7 @@ def attention(low: Lowering, step: Step) -> None:
         raise NotLowered(f"kernels attend over widths of up to 256, got {max(width, value_width)}")
     if batch * heads > _GREATEST_AXIS:
         raise NotLowered(f"kernels attend over up to {_GREATEST_AXIS} heads, got {batch * heads}")
+    small = out.size * k.shape[2] < _SMALL
     narrow = held == "float64" or max(wide) > 128 or not same
     rows = 16 if queries <= 16 or held == "float64" else 32 if narrow else 64
 
@@ -243,11 +258,11 @@ def attention(low: Lowering, step: Step) -> None:
             "value_width": Whole(value_width, "i32"),
             "scale": Real(scale, "fp64" if held == "float64" else "fp32"),
             "window": _whole(window, -1),
-            **_four_strides(q, "q"),
-            **_four_strides(k, "k"),
-            **_four_strides(v, "v"),
-            **_four_strides(mask, "m"),
-            **_four_strides(out, "o"),
+            **_four_strides(q, "q", general=small),
+            **_four_strides(k, "k", general=small),
+            **_four_strides(v, "v", general=small),
+            **_four_strides(mask, "m", general=small),
+            **_four_strides(out, "o", general=small),
         },
         {
             "T": held,
@@ -260,6 +275,7 @@ def attention(low: Lowering, step: Step) -> None:
             "D": wide[0],
             "DV": wide[1],
         },
+        claims=not small,
         num_stages=2,
     )
 
@@ -276,6 +292,7 @@ def append(low: Lowering, step: Step) -> None:
     element, reading = memory_type(new.dtype)
     target, writing = memory_type(cache.dtype)
     axes = coalesce(new.shape, [cache.strides, new.strides])
+    axes = axes.in_general(general=axes.size < SMALL)
     low.launch(
         "attention:append",
         (math.ceil(axes.size / 1024),),
