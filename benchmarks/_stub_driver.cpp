@@ -46,6 +46,12 @@ int context(Handle* handle) {
   return 0;
 }
 int retain(Handle* handle, int /*device*/) { return context(handle); }
+int library(Handle* handle, const void* /*image*/, void* /*options*/, void** /*values*/,
+            unsigned /*count*/, void* /*more*/, void** /*more_values*/, unsigned /*more_count*/) {
+  return context(handle);
+}
+int kernel(Handle* handle, Handle /*library*/, const char* /*name*/) { return context(handle); }
+int function(Handle* handle, Handle /*kernel*/) { return context(handle); }
 int allocate(Pointer* pointer, std::size_t bytes) {
   *pointer = reinterpret_cast<Pointer>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
   return 0;
@@ -73,6 +79,9 @@ void* override_of(const char* wanted) {
       {"cuMemGetInfo", reinterpret_cast<void*>(&memory_info)},
       {"cuCtxGetCurrent", reinterpret_cast<void*>(&context)},
       {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(&retain)},
+      {"cuLibraryLoadData", reinterpret_cast<void*>(&library)},
+      {"cuLibraryGetKernel", reinterpret_cast<void*>(&kernel)},
+      {"cuKernelGetFunction", reinterpret_cast<void*>(&function)},
       {"cuMemAlloc", reinterpret_cast<void*>(&allocate)},
       {"cuGetErrorName", reinterpret_cast<void*>(&text)},
       {"cuGetErrorString", reinterpret_cast<void*>(&text)},
@@ -91,10 +100,10 @@ extern "C" int cuGetProcAddress_v2(const char* wanted, void** function, int /*ve
   if (status != nullptr) *status = 0;
   *function = override_of(wanted);
   if (*function != nullptr) return 0;
-#define IDLE(field, symbol, symbol_version, required, ...)                 \
-  if (std::strcmp(wanted, #symbol) == 0) {                                 \
-    *function = reinterpret_cast<void*>(&Idle<__VA_ARGS__>::call);         \
-    return 0;                                                              \
+#define IDLE(field, symbol, symbol_version, required, ...)         \
+  if (std::strcmp(wanted, #symbol) == 0) {                         \
+    *function = reinterpret_cast<void*>(&Idle<__VA_ARGS__>::call); \
+    return 0;                                                      \
   }
   NBX_CUDA_FUNCTIONS(IDLE)
 #undef IDLE

@@ -248,8 +248,9 @@ Argument read_foreign(KernelCallState& call, std::size_t parameter, PyObject* ob
 }
 
 Argument read_argument(KernelCallState& call, std::size_t parameter, PyObject* object) {
-  if (is_tensor(object)) return read_tensor(call, parameter, meta_of(object));
+  if (Py_TYPE(object) == tensor_class) return read_tensor(call, parameter, meta_of(object));
   if (PyLong_CheckExact(object)) return read_integer(call, parameter, object);
+  if (is_tensor(object)) return read_tensor(call, parameter, meta_of(object));
   if (PyFloat_CheckExact(object)) {
     return read_real(call, parameter, PyFloat_AS_DOUBLE(object));
   }

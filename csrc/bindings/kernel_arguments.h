@@ -14,6 +14,9 @@
 
 namespace nbx::python {
 
+/// The class that new tensors have (tensor_type.cpp): nearly every tensor is of exactly this type.
+extern PyTypeObject* tensor_class;
+
 enum class Annotation : std::uint8_t { kNone, kInteger, kReal, kBoolean, kPointer };
 
 struct KernelParameter {

@@ -213,6 +213,18 @@ void check_operands(const KernelCallState& call, Stream& stream, bool submitted)
   }
 }
 
+/// Whether the driver may wait for room in its queue, while queued work waits for the Python lock:
+/// giving it up costs as much as half of a launch. Queues have room for about a thousand launches.
+bool may_wait(Stream& stream) {
+  constexpr Ticket kFew = 64;
+  if (stream.device().kind() == DeviceKind::kSim || stream.is_captured()) return true;
+  const Ticket submitted = stream.submitted();
+  if (submitted - known_completed(stream.id()) < kFew) [[likely]]
+    return false;
+  // The driver is asked once in a while only: that costs more than it saves.
+  return submitted % kFew != 0 || !stream.is_complete(submitted - kFew / 2);
+}
+
 void launch(const KernelCallState& call, const DeviceKernel& kernel, const Grid& grid) {
   std::array<std::uint64_t, DeviceKernel::kMaximumWords> words;
   std::size_t at = 0;
@@ -226,8 +238,7 @@ void launch(const KernelCallState& call, const DeviceKernel& kernel, const Grid&
   const bool checks = call.operands.size() != 0 &&
                       call.operands.data()[0].tensor->storage->memory().checker != nullptr;
   {
-    // The driver may wait for room in its queue, and queued work for the lock.
-    const Unlocked unlocked;
+    const Unlocked unlocked(may_wait(stream));
     if (checks) [[unlikely]]
       check_operands(call, stream, false);
     kernel.launch(stream, grid, words.data());

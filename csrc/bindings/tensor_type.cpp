@@ -3,6 +3,7 @@
 #include <new>
 #include <vector>
 
+#include "bindings/kernel_arguments.h"
 #include "bindings/tensor_methods.h"
 #include "core/error.h"
 
@@ -11,11 +12,10 @@
 namespace nbx::python {
 
 PyTypeObject* tensor_base_type = nullptr;
-
-namespace {
-
 /// What functions return: TensorBase until the Python layer registers its subclass.
 PyTypeObject* tensor_class = nullptr;
+
+namespace {
 
 void destroy_tensor(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
