@@ -12,6 +12,7 @@ from nbxtensor.errors import DeviceError as DeviceError
 from nbxtensor.errors import DeviceOOMError as DeviceOOMError
 from nbxtensor.errors import Error as Error
 from nbxtensor.runtime import Event as Event
+from nbxtensor.runtime import Graph as Graph
 from nbxtensor.errors import OutOfMemoryError as OutOfMemoryError
 from nbxtensor.quant import QuantizedTensor as QuantizedTensor
 from nbxtensor.runtime import Stream as Stream

@@ -273,26 +273,50 @@ class sim:
         """
         Set the bytes that another process holds.
         """
-class CapturedGraph:
+class RecordedGraph:
     """
     Recorded work with the memory that it uses.
     """
+    def call(self, own_inputs: collections.abc.Sequence[typing.Any], inputs: collections.abc.Sequence[typing.Any], own_outputs: collections.abc.Sequence[typing.Any]) -> list:
+        """
+        Copy the inputs in, run the work, and copy its outputs.
+        """
     def launch(self, stream: Stream = None) -> None:
         """
         Run the recorded work in the order of the stream, the current one if none is given.
         """
+    def rebind(self, old: typing.Any, new: typing.Any) -> None:
+        """
+        Let kernels use another tensor in place of one from the next launch on.
+        """
+    def update(self, node: typing.SupportsInt | typing.SupportsIndex, name: str, value: typing.Any) -> None:
+        """
+        Give a kernel another number for a parameter from the next launch on.
+        """
+    @property
+    def nodes(self) -> list:
+        ...
 class Capture:
     """
-    A context that records the work of a stream instead of running it.
+    What records the work of a stream instead of running it.
     """
-    def __enter__(self) -> Capture:
-        ...
-    def __exit__(self, *args) -> None:
-        ...
     def __init__(self, stream: Stream) -> None:
         ...
+    def enter(self) -> None:
+        """
+        Begin; the stream is current from here on.
+        """
+    def exit(self, failed: bool, built: bool = False) -> None:
+        """
+        End, with a graph unless something failed inside.
+        """
     @property
-    def graph(self) -> CapturedGraph:
+    def graph(self) -> RecordedGraph:
+        """
+        None unless the capture has ended well.
+        """
+    @property
+    def stream(self) -> Stream:
         ...
 class Peak:
     """
@@ -598,6 +622,10 @@ def check_memory(device: typing.Any = None) -> list[str]:
     """
     In check mode: look at every block, and return what was found so far.
     """
+def copied(tensor: typing.Any) -> typing.Any:
+    """
+    The elements in new memory of the same device, without gaps.
+    """
 def current_stream(device: typing.Any = None) -> Stream:
     """
     The calling thread's stream on the device.
@@ -613,6 +641,10 @@ def deliver_log() -> None:
 def device(device: typing.Any = None) -> Device:
     """
     The device of this name, or the default one; opened on first use.
+    """
+def fault_site(device: typing.Any, op: str, what: str) -> tuple[int, int]:
+    """
+    The address and the number by which kernels report an index out of bounds for `what`.
     """
 def forget_plans() -> None:
     """
@@ -630,7 +662,11 @@ def host_kernel_names() -> list[str]:
     """
     Names of the kernels that run on the host, in order.
     """
-def load_kernel(device: typing.Any, image: bytes, name: str, symbol: str, slots: collections.abc.Sequence[str], *, threads: typing.SupportsInt | typing.SupportsIndex, shared_bytes: typing.SupportsInt | typing.SupportsIndex = 0, cluster: typing.SupportsInt | typing.SupportsIndex = 1, cooperative: bool = False, programmatic: bool = False, scratch_bytes: typing.SupportsInt | typing.SupportsIndex = 0, scratch_alignment: typing.SupportsInt | typing.SupportsIndex = 1, hidden_words: typing.SupportsInt | typing.SupportsIndex = 0) -> DeviceKernel:
+def is_capturing(device: typing.Any = None) -> bool:
+    """
+    True while the calling thread's stream on the device is captured.
+    """
+def load_kernel(device: typing.Any, image: bytes, name: str, symbol: str, slots: collections.abc.Sequence[str], *, threads: typing.SupportsInt | typing.SupportsIndex, shared_bytes: typing.SupportsInt | typing.SupportsIndex = 0, cluster: typing.SupportsInt | typing.SupportsIndex = 1, cooperative: bool = False, programmatic: bool = False, scratch_bytes: typing.SupportsInt | typing.SupportsIndex = 0, scratch_alignment: typing.SupportsInt | typing.SupportsIndex = 1, hidden_words: typing.SupportsInt | typing.SupportsIndex = 0, parameters: collections.abc.Sequence[str] = []) -> DeviceKernel:
     """
     Load a kernel of a compiled image.
     """
@@ -818,6 +854,10 @@ def report_kinds() -> list:
     """
     Every device kind with its state: library absent, no device, or ready.
     """
+def set_kernel_hook(hook: typing.Any) -> None:
+    """
+    Set the function (name, tensors, scalars) that runs the steps of the tensor's own copies, fills and gathers on devices of compiled kernels.
+    """
 def set_log_callback(callback: typing.Any) -> None:
     """
     Send messages of the core to callback(level, text), on the main thread; None sends them to standard error.
@@ -830,7 +870,7 @@ def set_op_dispatch(hook: typing.Any) -> None:
     """
     Set the function (op, arguments, keywords) that answers for operand types of other floors, or NotImplemented.
     """
-def simulate_kernel(device: typing.Any, name: str, function: typing.Any, slots: collections.abc.Sequence[str]) -> DeviceKernel:
+def simulate_kernel(device: typing.Any, name: str, function: typing.Any, slots: collections.abc.Sequence[str], parameters: collections.abc.Sequence[str] = []) -> DeviceKernel:
     """
     A kernel of a simulated device that calls function(grid, words) in stream order; words are the bits of the parameters as integers.
     """
