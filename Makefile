@@ -1,7 +1,7 @@
 # Every target sets itself up in .venv. `make demo` and `make test` are the two to know.
 .DELETE_ON_ERROR:
-.PHONY: demo test ctest pytest lint asan tsan stub docs-tables clang bench test-gpu bench-gpu test-full \
-  wheel-test ci wheels clean
+.PHONY: demo test ctest pytest lint asan tsan stub docs-tables clang bench test-gpu bench-gpu kernels \
+  kernels-table test-full wheel-test ci wheels clean
 
 VENV := $(CURDIR)/.venv
 PY := $(VENV)/bin/python
@@ -81,13 +81,21 @@ bench: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/examples
 	  echo "== $$script"; $(PY) $$script; done
 
 test-gpu: $(STAMPS)/installed $(STAMPS)/test
-	$(PY) -m pytest -m gpu $(ARGS)
+	$(PY) -m pytest -m gpu tests/python/gpu tests/python/facts $(ARGS)
 
 # One JSON file each, with the machine, the versions and the commit.
 bench-gpu: $(STAMPS)/installed $(STAMPS)/test
 	mkdir -p $(RESULTS)
 	set -e; for name in $(GPU_BENCHMARKS); do echo "== $$name"; \
 	  $(PY) benchmarks/$$name.py --device cuda:0 --json >$(RESULTS)/$$name.json; done
+
+# Kernels that differ from those that the table says were compiled; `make kernels-table` compiles all
+# for all targets and writes it.
+kernels: $(STAMPS)/installed $(STAMPS)/test
+	$(PY) -m nbxtensor kernels compile --known kernels/compiled.tsv --out build/kernels --jobs $(JOBS)
+
+kernels-table: $(STAMPS)/installed $(STAMPS)/test
+	$(PY) -m nbxtensor kernels compile --write-known kernels/compiled.tsv --out build/kernels --jobs $(JOBS)
 
 test-full: test asan tsan clang wheel-test
 	@$(PY) -c 'import torch' || { echo "make test-full: torch is the oracle of tests/python/full;" \

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import nbxtensor as nbx
+from _machine import describe
 from nbxtensor import runtime
 
 Launches = Callable[[int], None]
@@ -208,7 +209,12 @@ def main() -> None:
             )
         if importlib.util.find_spec("torch") is not None:
             rows["torch"] = measure(*torch_graph(options.kernels), options)
-    report = {"device": device.name, "kernels": options.kernels, **rows}
+    report = {
+        "machine": describe(device.name),
+        "device": device.name,
+        "kernels": options.kernels,
+        **rows,
+    }
     print(json.dumps(report, indent=None if options.json else 2))
 
 

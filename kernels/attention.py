@@ -9,6 +9,24 @@ from nbxtensor.runtime import kernel
 
 
 @kernel
+def visible_scores(score, mask, query, key, queries, length, window, T: tl.constexpr,
+                   MASK: tl.constexpr, CAUSAL: tl.constexpr):  # fmt: skip
+    """Return the scores with the mask added, minus infinity where a query does not see a key."""
+    position = length - queries + query
+    visible = (query < queries)[:, None] & (key < length)[None, :]
+    if MASK != "":
+        term = tl.load(mask, mask=visible, other=0)
+        if MASK == "bool":
+            visible = visible & (term != 0)
+        else:
+            score += widen(term, MASK, T)
+    if CAUSAL:
+        visible = visible & (key[None, :] <= position[:, None])
+    visible = visible & ((window < 0) | (key[None, :] > position[:, None] - window))
+    return tl.where(visible, score, float("-inf"))
+
+
+@kernel
 def forward(out, q, k, v, mask, heads, group, queries, length, width, value_width, scale, window,
             q0, q1, q2, q3, k0, k1, k2, k3, v0, v1, v2, v3, m0, m1, m2, m3, o0, o1, o2, o3,
             T: tl.constexpr, KIND: tl.constexpr, MASK: tl.constexpr, CAUSAL: tl.constexpr,
@@ -26,7 +44,6 @@ def forward(out, q, k, v, mask, heads, group, queries, length, width, value_widt
     query = (tl.program_id(0) * BQ + tl.arange(0, BQ)).to(tl.int64)
     column = tl.arange(0, D)
     value_column = tl.arange(0, DV)
-    position = length - queries + query
     there = query < queries
     at = q + batch * q0 + head * q1 + query[:, None] * q2 + column[None, :] * q3
     x = tl.load(at, mask=there[:, None] & (column < width)[None, :], other=0)
@@ -54,21 +71,12 @@ def forward(out, q, k, v, mask, heads, group, queries, length, width, value_widt
             score = tl.dot(x, y)
         else:
             score = tl.dot(x, widen(y, KIND, T), input_precision="ieee")
-        score = score * scale.to(score.dtype)
-        visible = there[:, None] & exists[None, :]
-        if CAUSAL:
-            visible = visible & (key[None, :] <= position[:, None])
-        visible = visible & ((window < 0) | (key[None, :] > position[:, None] - window))
+        given = mask
         if MASK != "":
             given = mask + batch * m0 + head * m1 + query[:, None] * m2 + key[None, :] * m3
-            term = tl.load(given, mask=there[:, None] & exists[None, :], other=0)
-            if MASK == "bool":
-                visible = visible & (term != 0)
-            else:
-                score += widen(term, MASK, T)
-        score = tl.where(visible, score, float("-inf"))
-        best = tl.max(score, 1)
-        best = tl.where(best > top, best, top)
+        score = visible_scores(score * scale.to(score.dtype), given, query, key, queries, length,
+                               window, T, MASK, CAUSAL)  # fmt: skip
+        best = tl.maximum(tl.max(score, 1), top)
         shift = tl.where(best == float("-inf"), 0.0, best)
         kept = tl.where(top == float("-inf"), 0.0, exponential(top - shift))
         weight = exponential(score - shift[:, None])

@@ -112,15 +112,68 @@ def share(source, along, k, top, temperature, key, KIND: tl.constexpr, BJ: tl.co
 
 
 @kernel
-def sample(out, logits, uniforms, temperature, top_k, top_p, k, row_stride, along, u_stride,
-           o_stride, KIND: tl.constexpr, U: tl.constexpr, BJ: tl.constexpr):  # fmt: skip
-    """Draw one id of each row from softmax(logits / temperature).
+def edge_of(source, along, k, top, temperature, low, wanted, COUNTS: tl.constexpr,
+            KIND: tl.constexpr, BJ: tl.constexpr):  # fmt: skip
+    """Return the least key of `low` at least above which less than `wanted` lies.
 
-    The limits of top_k and top_p are found by halving the range of keys: no row is sorted.
+    That is elements where COUNTS, else the sum of their weights.
     """
-    row = tl.program_id(0).to(tl.int64)
-    source = logits + row * row_stride
-    least = tl.min(tl.zeros([BJ], tl.int64), 0) - 0x7FFFFFFFFFFFFFFF - 1
+    high = key_of(top, "float64", False)
+    while low < high:
+        middle = (low & high) + ((low ^ high) >> 1)
+        count, total = share(source, along, k, top, temperature, middle, KIND, BJ)
+        less = total < wanted
+        if COUNTS:
+            less = count < wanted
+        high = tl.where(less, middle, high)
+        low = tl.where(less, low, middle + 1)
+    return low
+
+
+@kernel
+def staying(source, at, along, k, top, temperature, edge, room, used, KIND: tl.constexpr):
+    """Return the weights of elements that stay, and the sum of those at the edge so far.
+
+    Of the elements at the edge the first stay, as long as there is room, one at least.
+    """
+    x, weight = weights(source, at, along, k, top, temperature, KIND)
+    key = key_of(x, "float64", False)
+    border = tl.where((key == edge) & (at < k), weight, 0.0)
+    before = used + tl.cumsum(border, 0) - border
+    stays = (key > edge) | ((key == edge) & ((before < room) | (before == 0.0)))
+    return tl.where(stays & (at < k), weight, 0.0), used + tl.sum(border, 0)
+
+
+@kernel
+def drawn(source, along, k, top, temperature, edge, room, uniform, otherwise, KIND: tl.constexpr,
+          BJ: tl.constexpr):  # fmt: skip
+    """Return the first element at which the share `uniform` of the weights is passed."""
+    sums = tl.min(tl.zeros([BJ], tl.float64), 0)
+    used = sums
+    for start in range(0, k, BJ):
+        at = start + tl.arange(0, BJ).to(tl.int64)
+        kept, used = staying(source, at, along, k, top, temperature, edge, room, used, KIND)
+        sums += tl.sum(kept, 0)
+    goal = uniform * sums
+    reached = sums * 0.0
+    used = sums * 0.0
+    pick = k.to(tl.int64)
+    last = otherwise * 0
+    for start in range(0, k, BJ):
+        at = start + tl.arange(0, BJ).to(tl.int64)
+        kept, used = staying(source, at, along, k, top, temperature, edge, room, used, KIND)
+        passed = (reached + tl.cumsum(kept, 0) > goal) & (kept > 0.0)
+        here = tl.min(tl.where(passed, at, k.to(tl.int64)), 0)
+        pick = tl.where(here < pick, here, pick)
+        final = tl.max(tl.where(kept > 0.0, at, 0), 0)
+        last = tl.where(final > last, final, last)
+        reached += tl.sum(kept, 0)
+    return tl.where(pick < k, pick, last)
+
+
+@kernel
+def greatest_of(source, along, k, KIND: tl.constexpr, BJ: tl.constexpr):
+    """Return the greatest element of a row, NaN aside, and its first place."""
     best = tl.full([BJ], float("-inf"), tl.float64)
     found = tl.zeros([BJ], tl.int64) + k
     for start in range(0, k, BJ):
@@ -130,68 +183,34 @@ def sample(out, logits, uniforms, temperature, top_k, top_p, k, row_stride, alon
         best = tl.where(takes, x, best)
         found = tl.where(takes, at, found)
     top = tl.max(best, 0)
-    chosen = tl.min(tl.where(best == top, found, k.to(tl.int64)), 0)
-    chosen = tl.where(chosen < k, chosen, 0)
+    place = tl.min(tl.where(best == top, found, k.to(tl.int64)), 0)
+    return top, tl.where(place < k, place, 0)
+
+
+@kernel
+def sample(out, logits, uniforms, temperature, top_k, top_p, k, row_stride, along, u_stride,
+           o_stride, KIND: tl.constexpr, U: tl.constexpr, BJ: tl.constexpr):  # fmt: skip
+    """Draw one id of each row from softmax(logits / temperature).
+
+    The limits of top_k and top_p are found by halving the range of keys: no row is sorted.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    source = logits + row * row_stride
+    top, chosen = greatest_of(source, along, k, KIND, BJ)
     if temperature > 0.0:
-        # Elements with keys of `floor` at least stay: first by number, then by share.
-        floor = least
+        # Elements with keys of `edge` at least stay: first by number, then by share.
+        least = tl.min(tl.zeros([BJ], tl.int64), 0) - 0x7FFFFFFFFFFFFFFF - 1
+        edge = least
         if (top_k > 0) & (top_k < k):
-            low = least
-            high = key_of(top, "float64", False)
-            while low < high:
-                middle = (low & high) + ((low ^ high) >> 1)
-                count, total = share(source, along, k, top, temperature, middle, KIND, BJ)
-                high = tl.where(count < top_k, middle, high)
-                low = tl.where(count < top_k, low, middle + 1)
-            floor = low
-        count, whole = share(source, along, k, top, temperature, floor - 1 + (floor == least),
-                             KIND, BJ)  # fmt: skip
+            edge = edge_of(source, along, k, top, temperature, least, top_k, True, KIND, BJ)
+        below = edge - 1 + (edge == least)
+        _, whole = share(source, along, k, top, temperature, below, KIND, BJ)
         room = whole * 2.0
-        edge = floor
         if top_p < 1.0:
             wanted = top_p * whole
-            low = floor
-            high = key_of(top, "float64", False)
-            while low < high:
-                middle = (low & high) + ((low ^ high) >> 1)
-                count, total = share(source, along, k, top, temperature, middle, KIND, BJ)
-                high = tl.where(total < wanted, middle, high)
-                low = tl.where(total < wanted, low, middle + 1)
-            edge = low
-            count, total = share(source, along, k, top, temperature, edge, KIND, BJ)
-            # Of those at the edge as many as the share still needs, one at least.
-            room = wanted - total
-        sums = tl.min(tl.zeros([BJ], tl.float64), 0)
-        used = sums
-        for start in range(0, k, BJ):
-            at = start + tl.arange(0, BJ).to(tl.int64)
-            x, weight = weights(source, at, along, k, top, temperature, KIND)
-            key = key_of(x, "float64", False)
-            border = tl.where((key == edge) & (at < k), weight, 0.0)
-            before = used + tl.cumsum(border, 0) - border
-            stays = (key > edge) | ((key == edge) & ((before < room) | (before == 0.0)))
-            sums += tl.sum(tl.where(stays & (at < k), weight, 0.0), 0)
-            used += tl.sum(border, 0)
+            edge = edge_of(source, along, k, top, temperature, edge, wanted, False, KIND, BJ)
+            _, above = share(source, along, k, top, temperature, edge, KIND, BJ)
+            room = wanted - above
         u = widen(tl.load(uniforms + row * u_stride), U, "float64")
-        goal = u * sums
-        reached = sums * 0.0
-        used = sums * 0.0
-        pick = k.to(tl.int64)
-        last = chosen * 0
-        for start in range(0, k, BJ):
-            at = start + tl.arange(0, BJ).to(tl.int64)
-            x, weight = weights(source, at, along, k, top, temperature, KIND)
-            key = key_of(x, "float64", False)
-            border = tl.where((key == edge) & (at < k), weight, 0.0)
-            before = used + tl.cumsum(border, 0) - border
-            stays = (key > edge) | ((key == edge) & ((before < room) | (before == 0.0)))
-            kept = tl.where(stays & (at < k), weight, 0.0)
-            passed = (reached + tl.cumsum(kept, 0) > goal) & (kept > 0.0)
-            here = tl.min(tl.where(passed, at, k.to(tl.int64)), 0)
-            pick = tl.where(here < pick, here, pick)
-            final = tl.max(tl.where(kept > 0.0, at, 0), 0)
-            last = tl.where(final > last, final, last)
-            reached += tl.sum(kept, 0)
-            used += tl.sum(border, 0)
-        chosen = tl.where(pick < k, pick, last)
+        chosen = drawn(source, along, k, top, temperature, edge, room, u, chosen, KIND, BJ)
     tl.store(out + row * o_stride, chosen)

@@ -13,6 +13,9 @@
 
 namespace nbx::python {
 
+/// Streams of Python callers; what is none is named.
+[[nodiscard]] Stream& to_stream(PyObject* object, const char* function);
+
 /// Thrown when the Python exception is set already; `guarded` lets it pass.
 struct PythonError {};
 

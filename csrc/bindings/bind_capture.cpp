@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/graph_launch.h"
 #include "bindings/hot.h"
 #include "bindings/kernel_type.h"
 #include "bindings/python_lock.h"
@@ -83,14 +84,6 @@ std::unique_lock<std::mutex> lock_graph(Graph& graph) {
   const python::Unlocked unlocked;
   lock.lock();
   return lock;
-}
-
-void launch_graph(Graph& graph, const std::shared_ptr<Stream>& stream) {
-  Stream& used = stream != nullptr ? *stream : current_stream(graph.device());
-  const python::Unlocked unlocked;
-  const std::lock_guard<std::mutex> guard(graph.mutex());
-  graph.order_after_last(used);
-  graph.launch(used);
 }
 
 std::string described(const TensorMeta& tensor) {
@@ -262,17 +255,6 @@ py::list nodes_of(Graph& graph) {
   return rows;
 }
 
-/// Streams of Python callers; what is none is named.
-Stream& to_stream(PyObject* object, const char* function) {
-  try {
-    return py::handle(object).cast<Stream&>();
-  } catch (const py::cast_error&) {
-    throw Error(ErrorKind::kType, std::string(function) + ": expected a Stream, got " +
-                                      Py_TYPE(object)->tp_name +
-                                      "; wrap a handle of others with Stream.external(handle)");
-  }
-}
-
 std::vector<std::string> check_memory(const py::object& device) {
   DeviceMemory& memory = memory_of(python::to_device(device.ptr()));
   if (memory.checker == nullptr) {
@@ -289,6 +271,7 @@ std::vector<std::string> check_memory(const py::object& device) {
 void bind_capture(py::module_& module) {
   module.def("check_memory", &check_memory, py::arg("device") = py::none(),
              "In check mode: look at every block, and return what was found so far.");
+  python::bind_graph_launch(module.ptr());
   module.def(
       "is_capturing",
       [](const py::object& device) {
@@ -300,8 +283,12 @@ void bind_capture(py::module_& module) {
              "The elements in new memory of the same device, without gaps.");
   py::class_<Graph, std::shared_ptr<Graph>>(module, "RecordedGraph",
                                             "Recorded work with the memory that it uses.")
-      .def("launch", &launch_graph, py::arg("stream") = py::none(),
-           "Run the recorded work in the order of the stream, the current one if none is given.")
+      .def_property_readonly(
+          "replay",
+          [](const std::shared_ptr<Graph>& graph) {
+            return py::reinterpret_steal<py::object>(python::make_graph_launch(graph));
+          },
+          "Runs the recorded work; a new callable each time, to be kept.")
       .def("call", &call_graph, py::arg("own_inputs"), py::arg("inputs"), py::arg("own_outputs"),
            "Copy the inputs in, run the work, and copy its outputs.")
       .def("rebind", &rebind_graph, py::arg("old"), py::arg("new"),
@@ -319,6 +306,17 @@ void bind_capture(py::module_& module) {
 }
 
 namespace python {
+
+Stream& to_stream(PyObject* object, const char* function) {
+  try {
+    return py::handle(object).cast<Stream&>();
+  } catch (const py::cast_error&) {
+    throw Error(ErrorKind::kType, std::string(function) + ": expected a Stream, got " +
+                                      Py_TYPE(object)->tp_name +
+                                      "; wrap a handle of others with Stream.external(handle)");
+  }
+}
+
 namespace {
 
 PyObject* record_on(const TensorMeta& tensor, PyObject* stream, const char* function) {

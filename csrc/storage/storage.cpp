@@ -269,6 +269,8 @@ void Storage::touch(Stream& stream) noexcept {
 
 void Storage::touch(Stream& stream, const BlockUse& use) noexcept {
   try {
+    if (is_capture(use.stream)) [[unlikely]]
+      return hold_for(use.stream);
     note(use);
   } catch (const std::exception& error) {
     finish_unnoted(stream, error.what());

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import json
 import multiprocessing
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 from nbxtensor import facts
 from nbxtensor.errors import InvalidValueError
 from nbxtensor.runtime import compiler
-from nbxtensor.runtime.loading import request_of
+from nbxtensor.runtime.loading import Request, request_of
 from nbxtensor.runtime.pack import Pack, packs
 
 __all__ = ["TARGETS", "declare", "run"]
@@ -66,6 +67,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE",
         help="whose specializations(target) to compile (default: nbxtensor.kernels)",
     )
+    build.add_argument(
+        "--known", type=Path, metavar="FILE", help="leave out what this table says was compiled"
+    )
+    build.add_argument(
+        "--write-known", type=Path, metavar="FILE", help="write that table, if all compiled"
+    )
     build.add_argument("--json", action="store_true", help="print one JSON object")
     show = commands.add_parser("list", help="list the compiled kernels")
     show.add_argument("--out", type=Path, metavar="DIR", help="the pack (default: all in use)")
@@ -104,12 +111,16 @@ def jobs_of(module: str, targets: Iterable[str], folder: Path) -> Iterator[Job]:
             )
 
 
+def key_of(job: Job) -> tuple[Request, str]:
+    """Return what to compile, and the hash of all that it depends on."""
+    request = request_of(job.name, job.types, job.constants, job.divisible, job.options)
+    return request, request.key(job.target, str(compiler.triton_version()))
+
+
 def compiled(job: Job) -> Row:
     """Compile one specialisation unless it is in the pack."""
-    request = request_of(job.name, job.types, job.constants, job.divisible, job.options)
+    request, key = key_of(job)
     pack = Pack(job.folder, True)
-    version = str(compiler.triton_version())
-    key = request.key(job.target, version)
     kept = pack.read(job.name, job.target.text, key)
     if kept is not None:
         return Row(job.name, job.target.text, "kept", kept.record, problems_of(job, kept.record))
@@ -140,11 +151,75 @@ def problems_of(job: Job, record: dict[str, Any]) -> list[str]:
     ]
 
 
+# ---- what was compiled before -----------------------------------------------------------------
+
+
+class Known(NamedTuple):
+    """A kernel's specialisations for one target: their hash, and the most that one takes."""
+
+    target: str
+    name: str
+    hash: str
+    specializations: int
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+
+
+def groups_of(jobs: Iterable[Job]) -> dict[tuple[str, str], list[Job]]:
+    """Return the jobs by target and kernel."""
+    groups: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.target.text, job.name), []).append(job)
+    return groups
+
+
+def hash_of(jobs: Iterable[Job]) -> str:
+    """Return the hash of everything that these specialisations depend on."""
+    keys = sorted(key_of(job)[1] for job in jobs)
+    return hashlib.sha256("".join(keys).encode()).hexdigest()[:16]
+
+
+def read_known(file: Path) -> dict[tuple[str, str], str]:
+    """Return the hashes of a table by target and kernel."""
+    rows = [line.split("\t") for line in file.read_text("utf-8").splitlines()[1:]]
+    if any(len(row) != len(Known._fields) for row in rows):
+        raise InvalidValueError(
+            f"kernels: {file} is no table of --write-known; expected the columns "
+            f"{', '.join(Known._fields)}"
+        )
+    return {(row[0], row[1]): row[2] for row in rows}
+
+
+def write_known(file: Path, jobs: Iterable[Job], rows: Iterable[Row]) -> None:
+    """Write the table of what was compiled."""
+    records: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        records.setdefault((row.target, row.name), []).append(row.record)
+    lines = ["\t".join(Known._fields)]
+    for (target, name), group in sorted(groups_of(jobs).items()):
+        own = records[target, name]
+        most = [
+            max(int(record.get(column) or 0) for record in own)
+            for column in ("registers", "spilled_bytes", "shared_bytes")
+        ]
+        lines.append("\t".join(map(str, Known(target, name, hash_of(group), len(own), *most))))
+    file.write_text("\n".join(lines) + "\n", "utf-8")
+
+
 def _compile(arguments: argparse.Namespace) -> int:
     start = time.monotonic()
     folder = arguments.out if arguments.out is not None else packs()[-1].folder
     targets = arguments.target or TARGETS
     jobs = list(jobs_of(arguments.kernels, dict.fromkeys(targets), folder))
+    left_out = 0
+    if arguments.known is not None:
+        known = read_known(arguments.known)
+        groups = groups_of(jobs)
+        changed = {place for place, group in groups.items() if known.get(place) != hash_of(group)}
+        left_out = len(jobs)
+        jobs = [job for place, group in groups.items() if place in changed for job in group]
+        left_out -= len(jobs)
     if arguments.jobs > 1 and len(jobs) > 1:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(arguments.jobs, len(jobs)), mp_context=context) as pool:
@@ -153,6 +228,8 @@ def _compile(arguments: argparse.Namespace) -> int:
         rows = [compiled(job) for job in jobs]
     seconds = time.monotonic() - start
     bad = [row for row in rows if row.problems]
+    if arguments.write_known is not None and not bad:
+        write_known(arguments.write_known, jobs, rows)
     if arguments.json:
         print(json.dumps({"seconds": round(seconds, 1), "kernels": [_plain(row) for row in rows]}))
         return 1 if bad else 0
@@ -163,6 +240,8 @@ def _compile(arguments: argparse.Namespace) -> int:
     states = [row.state for row in rows]
     counts = ", ".join(f"{states.count(s)} {s}" for s in ("compiled", "kept", "failed"))
     spilled = sum(1 for row in rows if row.record.get("spilled_bytes"))
+    if left_out:
+        counts += f", {left_out} known"
     print(f"{counts}; {spilled} with spilled registers; {seconds:.1f} s; {folder}")
     return 1 if bad else 0
 

@@ -51,8 +51,8 @@ TEST_F(CpuGraphs, RunsWhatItRecordedAtEachLaunch) {
   } tally;
   ASSERT_EQ(table.capture_begin(0, stream), kSuccess);
   ASSERT_EQ(table.fill(0, address(), 7, 4, kCount / 2, stream), kSuccess);
-  ASSERT_EQ(table.copy(0, address() + kBytes / 2, address(), kBytes / 2,
-                       CopyKind::kDeviceToDevice, stream),
+  ASSERT_EQ(table.copy(0, address() + kBytes / 2, address(), kBytes / 2, CopyKind::kDeviceToDevice,
+                       stream),
             kSuccess);
   const HostWork work{[](void* payload) { ++static_cast<Tally*>(payload)->runs; },
                       [](void* payload) { ++static_cast<Tally*>(payload)->discards; }, &tally};
@@ -143,8 +143,8 @@ class HostGraphs : public ::testing::TestWithParam<DeviceKind> {
     run_kernel(&add_scalar, nullptr, *stream, tensors, 2, 1, &scalar, 1);
   }
   void set(const TensorMeta& tensor, float value) {
-    const Status status = device.primitives().fill(0, tensor.data, std::bit_cast<std::uint32_t>(value),
-                                                   4, kCount, stream->handle());
+    const Status status = device.primitives().fill(
+        0, tensor.data, std::bit_cast<std::uint32_t>(value), 4, kCount, stream->handle());
     ASSERT_EQ(status, kSuccess);
     tensor.storage->touch(*stream);
   }
@@ -208,8 +208,7 @@ TEST_P(HostGraphs, BuildingTakesKernelsOnly) {
   EXPECT_THROW(static_cast<void>(scope.build()), Error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, HostGraphs,
-                         ::testing::Values(DeviceKind::kCpu, DeviceKind::kSim),
+INSTANTIATE_TEST_SUITE_P(Devices, HostGraphs, ::testing::Values(DeviceKind::kCpu, DeviceKind::kSim),
                          [](const auto& kind) {
                            return std::string(kind.param == DeviceKind::kCpu ? "cpu" : "sim");
                          });

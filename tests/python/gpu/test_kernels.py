@@ -114,4 +114,4 @@ def test_a_kernel_that_asks_for_too_much_is_refused() -> None:
     with pytest.raises(ValueError, match="at most"):
         samples.add[1, 65536](x, x, x, 64, 1.0, BLOCK=64)
     with pytest.raises(ValueError, match=r"'y_ptr' is on cpu, 'x_ptr' on cuda:0"):
-        samples.add[1](x, nbx.zeros(64), x, 64, 1.0, BLOCK=64)
+        samples.add[1](x, nbx.zeros(64, device="cpu"), x, 64, 1.0, BLOCK=64)

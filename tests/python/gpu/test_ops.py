@@ -11,6 +11,7 @@ import pytest
 from nbxtensor.errors import UnsupportedError
 from nbxtensor.ops import TABLE
 from nbxtensor.testing import Case, cases_of, check_case
+from nbxtensor.testing.cases import LAYOUTS
 
 pytestmark = pytest.mark.gpu
 
@@ -19,7 +20,7 @@ FAMILIES = sorted({row.family for row in TABLE.values()})
 CASES = [case for family in FAMILIES for case in cases_of(family, (DEVICE,))]
 # Rows that kernels do not compute for complex numbers, or not at all.
 COMPLEX = {"concat", "stack", "tile", "roll", "take", "index_select", "take_along_axis", "gather"}
-COMPLEX |= {"sum", "mean", "cumsum", "positive", "fill_value"}
+COMPLEX |= {"sum", "mean", "cumsum", "positive", "fill_value", "embedding"}
 HOST_ONLY = {"quantize_blocks"}
 
 
@@ -39,12 +40,16 @@ def generator(seed: int) -> np.random.Generator:
 def supported(case: Case) -> bool:
     if case.row.name in HOST_ONLY:
         return False
+    if case.row.name in ("tril", "triu"):
+        return case.dtype.bits <= 64
     return case.dtype.kind != "c" or case.row.name in COMPLEX
 
 
-@pytest.mark.parametrize("case", filter(supported, CASES), ids=str)
+@pytest.mark.parametrize("case", list(filter(supported, CASES)), ids=str)
 def test_row_equals_its_oracle(case: Case, seed: int) -> None:
-    assert check_case(case, seed) > 0
+    # Other layouts are other kernels: one dtype of each row has them compiled.
+    first = case.dtype is case.row.dtypes[0]
+    assert check_case(case, seed, LAYOUTS if first else LAYOUTS[:1]) > 0
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not supported(c)], ids=str)

@@ -46,7 +46,8 @@ def test_parts_of_a_device() -> None:
     for name in ("sim:1", "cpu"):
         assert runtime.device(name).supports("page_map")
     assert sim.supports("capture_begin")
-    assert not runtime.device("cpu").supports("capture_begin")
+    assert runtime.device("cpu").supports("capture_begin")
+    assert not runtime.device("cpu").supports("graph_create")
     with pytest.raises(ValueError, match="unknown name 'nothing'"):
         sim.supports("nothing")
 

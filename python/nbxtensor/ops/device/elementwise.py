@@ -27,7 +27,7 @@ from nbxtensor.ops.device.launches import (
     Whole,
     memory_type,
 )
-from nbxtensor.ops.device.layout import coalesce
+from nbxtensor.ops.device.layout import SMALL, coalesce
 from nbxtensor.ops.plan import Number, Step, Window
 
 BLOCK: Final = 1024
@@ -140,10 +140,16 @@ def run(
     windows = [w for w in inputs if isinstance(w, Window)]
     axes = coalesce(out.shape, [out.strides, *(w.strides for w in windows)])
     wide = axes.size + BLOCK > 2**31 or axes.reach() >= 2**31
-    dense = len(axes.extents) <= 1 and all(
-        steps in ((), (1,)) if i == 0 else steps in ((), (0,), (1,))
-        for i, steps in enumerate(axes.strides)
+    small = axes.size < SMALL
+    # Of a small one every kernel more costs more than what it saves.
+    steps_of = [steps[0] if steps else int(small) for steps in axes.strides]
+    allowed = (1,) if small else (0, 1)
+    dense = (
+        len(axes.extents) <= 1
+        and (steps_of[0] == 1 or axes.size == 1)
+        and all(step in allowed for step in steps_of[1:])
     )
+    axes = axes if dense else axes.in_general(general=small)
     arguments: dict[str, Argument] = {"out": Address(out, kind[0])}
     constants: dict[str, Any] = {"GROUP": group, "OP": op, "OUT": kind[1]}
     steps: dict[str, Argument] = {}
@@ -155,7 +161,7 @@ def run(
             place += 1
             element, reading = memory_type(given.dtype)
             arguments[letter] = Address(given, element)
-            step = (axes.strides[place] or (0,))[0]
+            step = steps_of[place]
             steps |= axes.stride_arguments(place, letter, wide=wide)
         else:
             arguments[letter] = given
@@ -170,12 +176,12 @@ def run(
     constants |= {"WIDE": wide, "BLOCK": BLOCK}
     grid = (math.ceil(size / BLOCK),)
     if dense:
-        low.launch("elementwise:contiguous", grid, arguments, constants)
+        low.launch("elementwise:contiguous", grid, arguments, constants, claims=not small)
         return
     arguments |= axes.extent_arguments("d", wide=wide)
     arguments |= axes.stride_arguments(0, "o", wide=wide) | steps
     constants["RANK"] = len(axes.extents)
-    low.launch("elementwise:strided", grid, arguments, constants)
+    low.launch("elementwise:strided", grid, arguments, constants, claims=not small)
 
 
 def elementwise(low: Lowering, step: Step) -> None:

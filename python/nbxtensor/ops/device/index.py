@@ -16,7 +16,7 @@ from nbxtensor.ops.device.launches import (
     Whole,
     memory_type,
 )
-from nbxtensor.ops.device.layout import coalesce
+from nbxtensor.ops.device.layout import SMALL, coalesce
 from nbxtensor.ops.plan import Number, Step, Window
 
 _BLOCK: Final = 1024
@@ -33,6 +33,7 @@ def offsets(
     out = low.builder.temporary((math.prod(shape),), int64)
     for number, (indices, extent, stride, site) in enumerate(places):
         axes = coalesce(shape, [indices.strides], reorder=False)
+        axes = axes.in_general(general=axes.size < SMALL)
         address, code = low.fault(site)
         low.launch(
             "index:offsets",
@@ -66,6 +67,7 @@ def _move(
     lead = x if put else out
     row = math.prod(lead.shape[heads:])
     axes = coalesce(lead.shape, [out.strides, x.strides], reorder=False)
+    axes = axes.in_general(general=axes.size < SMALL)
     element = memory_type(lead.dtype)[0]
     wide = axes.size + _BLOCK > 2**31 or axes.reach() >= 2**31
     low.launch(
@@ -177,6 +179,7 @@ def _sequence(low: Lowering, out: Window, held: str, start: Any, step: Any, end:
         return
     element, writing = memory_type(out.dtype)
     axes = coalesce(out.shape, [out.strides], reorder=False)
+    axes = axes.in_general(general=axes.size < SMALL)
     absent = end is None or (isinstance(end, Number) and end.none)
     low.launch(
         "fill:sequence",
@@ -247,6 +250,7 @@ def triangle(low: Lowering, step: Step) -> None:
         raise NotLowered(f"kernels do not cut triangles of {out.dtype}")
     target, source = bits_window(out), bits_window(x)
     axes = coalesce(target.shape, [target.strides, source.strides], reorder=False)
+    axes = axes.in_general(general=axes.size < SMALL)
     element = memory_type(target.dtype)[0]
     low.launch(
         "fill:triangle",

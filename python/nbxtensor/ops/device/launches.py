@@ -131,6 +131,8 @@ class Lowering:
         arguments: Mapping[str, Argument],
         constants: Mapping[str, Any],
         written: Sequence[str] = ("out",),
+        *,
+        claims: bool = True,
         **options: Any,
     ) -> None:
         """Add a launch; arguments in the order of the kernel's parameters.
@@ -139,6 +141,8 @@ class Lowering:
         ----------
         written
             The parameters through which the kernel writes.
+        claims
+            Whether alignments and divisibility are told to the compiler.
         """
         if any(extent == 0 for extent in grid):
             return
@@ -157,11 +161,11 @@ class Lowering:
             if isinstance(argument, Address):
                 types[name_of] = f"*{argument.type}"
                 windows[name_of] = argument.window
-                if argument.divisible:
+                if claims and argument.divisible:
                     divisible.add(name_of)
             elif isinstance(argument, int):
                 types[name_of] = "i32" if argument in INT32 else "i64"
-                if argument % 16 == 0:
+                if claims and argument % 16 == 0:
                     divisible.add(name_of)
             else:
                 types[name_of] = argument.type

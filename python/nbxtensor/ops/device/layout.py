@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from nbxtensor.ops.device.launches import Argument, Fixed, NotLowered, Whole
 
 RANK = 8
+_RANKS = (1, 4, 8)
+# Below this many elements a launch costs more than the work.
+SMALL = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +20,28 @@ class Axes:
 
     extents: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]
+    general: bool = False
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.extents)
+
+    def in_general(self, *, general: bool = True) -> Axes:
+        """Return the axes such that one kernel serves many layouts, if `general`.
+
+        Nothing is claimed of strides, and the rank is one of a few, filled up with axes of one
+        element. For operands so small that only the number of kernels counts.
+        """
+        if not general:
+            return self
+        rank = next(rank for rank in _RANKS if rank >= len(self.extents))
+        more = rank - len(self.extents)
+        return Axes(
+            (*self.extents, *(1,) * more),
+            tuple((*steps, *(0,) * more) for steps in self.strides),
+            general=True,
+        )
 
     def reach(self) -> int:
         """Return the greatest distance, in elements, of an operand's element from its first."""
@@ -37,7 +57,9 @@ class Axes:
         """Return the extents that a kernel divides by, by parameter name."""
         used = len(self.extents) - 1
         return {
-            f"{prefix}{i}": _word(self.extents[i], claims=i == 0, wide=wide) if i < used else None
+            f"{prefix}{i}": _word(self.extents[i], claims=i == 0 and not self.general, wide=wide)
+            if i < used
+            else None
             for i in range(RANK - 1)
         }
 
@@ -48,10 +70,10 @@ class Axes:
         steps = self.strides[operand]
         arguments: dict[str, Argument] = {f"{prefix}{i}": None for i in range(RANK)}
         for i, step in enumerate(steps):
+            fixed = not self.general and (step == 0 or (i == 0 and step == 1))
+            claims = i <= 1 and not self.general
             arguments[f"{prefix}{i}"] = (
-                Fixed(step)
-                if step == 0 or (i == 0 and step == 1)
-                else _word(step, claims=i == 1, wide=wide)
+                Fixed(step) if fixed else _word(step, claims=claims, wide=wide)
             )
         return arguments
 

@@ -17,12 +17,14 @@ from nbxtensor.ops.device.launches import (
     Whole,
     memory_type,
 )
-from nbxtensor.ops.device.layout import coalesce
+from nbxtensor.ops.device.layout import SMALL, Axes, coalesce
 from nbxtensor.ops.plan import Number, Step, Window
 
 _GREATEST_AXIS: Final = 65535
 # Up to this many rows of the left operand, weights are read along k once for each.
 _FEW: Final = 4
+# Products and scores below which one kernel serves all layouts.
+_SMALL: Final = 1 << 18
 
 
 def _step(step: int) -> Argument:
@@ -63,28 +65,13 @@ def dense(low: Lowering, step: Step) -> None:
     held = _sum_carrier(out, a, b)
     used = [w for w in (out, a, b, bias) if w is not None]
     batch = coalesce(out.shape[:-2], [w.strides[:-2] for w in used], reorder=True)
+    small = out.size * max(k, 1) < _SMALL
     if batch.size == 1 and m <= _FEW and held in ("float32", "float64"):
         _few(low, out, a, b, bias, held)
         return
     same = _same_halves(a, b) and not low.interpreted
     tile = _tile(m, n, held, same=same)
     grid = _grid(math.ceil(m / tile[0]) * math.ceil(n / tile[1]), batch.size)
-    strides: dict[str, Argument] = {}
-    for letter, window in zip("oabc", (out, a, b, bias), strict=True):
-        if window is None:
-            strides |= {f"{letter}{i}": None for i in range(8)}
-        else:
-            strides |= batch.stride_arguments(used.index(window), letter, wide=True)
-    last: dict[str, Argument] = {
-        "a_m": _step(a.strides[-2]),
-        "a_k": _step(a.strides[-1]),
-        "b_k": _step(b.strides[-2]),
-        "b_n": _step(b.strides[-1]),
-        "c_m": None if bias is None else _step(bias.strides[-2]),
-        "c_n": None if bias is None else _step(bias.strides[-1]),
-        "o_m": _step(out.strides[-2]),
-        "o_n": _step(out.strides[-1]),
-    }
     low.launch(
         "matmul:dense",
         grid,
@@ -97,8 +84,8 @@ def dense(low: Lowering, step: Step) -> None:
             "n": Whole(n, "i32"),
             "k": Whole(k, "i32"),
             **batch.extent_arguments("d", wide=True),
-            **{f"{letter}{i}": strides[f"{letter}{i}"] for letter in "abco" for i in range(8)},
-            **last,
+            **_batch_strides(batch, used, (a, b, bias, out)),
+            **_matrix_strides(out, a, b, bias, wide=small, fixed=not small),
         },
         {
             "T": held,
@@ -112,9 +99,51 @@ def dense(low: Lowering, step: Step) -> None:
             "BN": tile[1],
             "BK": tile[2],
         },
+        claims=not small,
         num_warps=4,
         num_stages=3 if same else 2,
     )
+
+
+def _batch_strides(
+    batch: Axes, used: list[Window], windows: tuple[Window | None, ...]
+) -> dict[str, Argument]:
+    strides: dict[str, Argument] = {}
+    for letter, window in zip("abco", windows, strict=True):
+        if window is None:
+            strides |= {f"{letter}{i}": None for i in range(8)}
+        else:
+            strides |= batch.stride_arguments(used.index(window), letter, wide=True)
+    return strides
+
+
+def _matrix_strides(
+    out: Window,
+    a: Window,
+    b: Window,
+    bias: Window | None,
+    *,
+    wide: bool = False,
+    fixed: bool = True,
+) -> dict[str, Argument]:
+    def step(window: Window | None, axis: int) -> Argument:
+        if window is None:
+            return None
+        value = window.strides[axis]
+        if fixed and value in (0, 1):
+            return Fixed(value)
+        return Whole(value) if wide else value
+
+    return {
+        "a_m": step(a, -2),
+        "a_k": step(a, -1),
+        "b_k": step(b, -2),
+        "b_n": step(b, -1),
+        "c_m": step(bias, -2),
+        "c_n": step(bias, -1),
+        "o_m": step(out, -2),
+        "o_n": step(out, -1),
+    }
 
 
 def _tile(m: int, n: int, held: str, *, same: bool) -> tuple[int, int, int]:
@@ -142,11 +171,9 @@ def _few(low: Lowering, out: Window, a: Window, b: Window, bias: Window | None, 
     m, n, k = *out.shape[-2:], a.shape[-1]
     windows = [w for w in (out, a, b, bias) if w is not None]
     wide = max(_reach(w) for w in windows) >= 2**31 - 8192
+    small = out.size * max(k, 1) < _SMALL
     along = abs(b.strides[-2]) <= abs(b.strides[-1])
     block = (8, 256) if along else (128, 8)
-
-    def step(value: int) -> Argument:
-        return Whole(value) if wide and value not in (0, 1) else _step(value)
 
     low.launch(
         "matmul:few",
@@ -158,15 +185,8 @@ def _few(low: Lowering, out: Window, a: Window, b: Window, bias: Window | None, 
             "bias": _address(bias),
             "m": Whole(m, "i32"),
             "n": Whole(n, "i32"),
-            "k": k,
-            "a_m": step(a.strides[-2]),
-            "a_k": step(a.strides[-1]),
-            "b_k": step(b.strides[-2]),
-            "b_n": step(b.strides[-1]),
-            "c_m": None if bias is None else step(bias.strides[-2]),
-            "c_n": None if bias is None else step(bias.strides[-1]),
-            "o_m": step(out.strides[-2]),
-            "o_n": step(out.strides[-1]),
+            "k": Whole(k, "i32") if small else k,
+            **_matrix_strides(out, a, b, bias, wide=wide or small, fixed=not small),
         },
         {
             "T": held,
@@ -178,11 +198,23 @@ def _few(low: Lowering, out: Window, a: Window, b: Window, bias: Window | None, 
             "BN": block[0],
             "BK": block[1],
         },
+        claims=not small,
     )
 
 
 def _reach(window: Window) -> int:
     return sum((e - 1) * abs(s) for e, s in zip(window.shape, window.strides, strict=True))
+
+
+def _four_strides(view: Window | None, letter: str, *, general: bool) -> dict[str, Argument]:
+    if view is None:
+        return {f"{letter}{i}": None for i in range(4)}
+    return {f"{letter}{i}": Whole(s) if general else _step(s) for i, s in enumerate(view.strides)}
+
+
+def _whole(value: Any, otherwise: int) -> Argument:
+    absent = value is None or (isinstance(value, Number) and value.none)
+    return Whole(otherwise if absent else value)
 
 
 def attention(low: Lowering, step: Step) -> None:
@@ -205,17 +237,9 @@ def attention(low: Lowering, step: Step) -> None:
         raise NotLowered(f"kernels attend over widths of up to 256, got {max(width, value_width)}")
     if batch * heads > _GREATEST_AXIS:
         raise NotLowered(f"kernels attend over up to {_GREATEST_AXIS} heads, got {batch * heads}")
+    small = out.size * k.shape[2] < _SMALL
     narrow = held == "float64" or max(wide) > 128 or not same
     rows = 16 if queries <= 16 or held == "float64" else 32 if narrow else 64
-
-    def strides(view: Window | None, letter: str) -> dict[str, Argument]:
-        if view is None:
-            return {f"{letter}{i}": None for i in range(4)}
-        return {f"{letter}{i}": _step(s) for i, s in enumerate(view.strides)}
-
-    def whole(value: Any, otherwise: int) -> Argument:
-        absent = value is None or (isinstance(value, Number) and value.none)
-        return Whole(otherwise if absent else value)
 
     low.launch(
         "attention:forward",
@@ -229,16 +253,16 @@ def attention(low: Lowering, step: Step) -> None:
             "heads": Whole(heads, "i32"),
             "group": Whole(heads // k.shape[1], "i32"),
             "queries": Whole(queries, "i32"),
-            "length": whole(length, k.shape[2]),
+            "length": _whole(length, k.shape[2]),
             "width": Whole(width, "i32"),
             "value_width": Whole(value_width, "i32"),
             "scale": Real(scale, "fp64" if held == "float64" else "fp32"),
-            "window": whole(window, -1),
-            **strides(q, "q"),
-            **strides(k, "k"),
-            **strides(v, "v"),
-            **strides(mask, "m"),
-            **strides(out, "o"),
+            "window": _whole(window, -1),
+            **_four_strides(q, "q", general=small),
+            **_four_strides(k, "k", general=small),
+            **_four_strides(v, "v", general=small),
+            **_four_strides(mask, "m", general=small),
+            **_four_strides(out, "o", general=small),
         },
         {
             "T": held,
@@ -251,6 +275,7 @@ def attention(low: Lowering, step: Step) -> None:
             "D": wide[0],
             "DV": wide[1],
         },
+        claims=not small,
         num_stages=2,
     )
 
@@ -267,6 +292,7 @@ def append(low: Lowering, step: Step) -> None:
     element, reading = memory_type(new.dtype)
     target, writing = memory_type(cache.dtype)
     axes = coalesce(new.shape, [cache.strides, new.strides])
+    axes = axes.in_general(general=axes.size < SMALL)
     low.launch(
         "attention:append",
         (math.ceil(axes.size / 1024),),

@@ -18,7 +18,7 @@ from nbxtensor.ops.device.launches import (
     Whole,
     memory_type,
 )
-from nbxtensor.ops.device.layout import coalesce
+from nbxtensor.ops.device.layout import SMALL, coalesce
 from nbxtensor.ops.plan import Number, Step, Window
 
 # Up to this many elements are selected one after another; beyond, every element finds its rank.
@@ -35,6 +35,7 @@ def _rank(
         return
     k = x.shape[-1]
     heads = coalesce(x.shape[:-1], [w.strides[:-1] for w in (x, values, places)])
+    heads = heads.in_general(general=heads.size < SMALL)
     element, reading = memory_type(x.dtype)
     held = natural_carrier(x.dtype)
     arguments: dict[str, Argument] = {
@@ -129,6 +130,7 @@ def _expand(low: Lowering, out: Window, blocks: Window, known: Window | None, co
         return
     element, writing = memory_type(out.dtype)
     axes = coalesce(out.shape, [out.strides], reorder=False)
+    axes = axes.in_general(general=axes.size < SMALL)
     low.launch(
         "quant:rows",
         (math.ceil(axes.size / 1024),),

@@ -17,7 +17,7 @@ from nbxtensor.ops.device.launches import (
     Whole,
     memory_type,
 )
-from nbxtensor.ops.device.layout import Axes, coalesce
+from nbxtensor.ops.device.layout import SMALL, Axes, coalesce
 from nbxtensor.ops.plan import Step, Window
 
 # Blocks that keep any of today's devices busy. Fixed, so that a result does not depend on the
@@ -81,6 +81,7 @@ def shape_of(source: Window, axes: int, *, ordered: bool = False) -> Shape:
     inner = coalesce(source.shape[kept:], [source.strides[kept:]], reorder=not ordered)
     m, k = math.prod(source.shape[:kept]), math.prod(source.shape[kept:])
     wide = m * max(k, 1) + 4096 > 2**31 or outer.reach() + inner.reach() >= 2**31
+    small = m * max(k, 1) < SMALL
     across = abs(outer.strides[0][0]) if outer.extents else 2**63
     along = abs(inner.strides[0][0]) if inner.extents else 1
     if across < along and outer.extents[0] >= 8:
@@ -97,6 +98,7 @@ def shape_of(source: Window, axes: int, *, ordered: bool = False) -> Shape:
         pieces = max(1, min(_BLOCKS // blocks, math.ceil(k / (4 * block))))
     piece = math.ceil(k / pieces / block) * block
     pieces = max(1, math.ceil(k / piece)) if piece else 1
+    outer, inner = outer.in_general(general=small), inner.in_general(general=small)
     return Shape(m, k, outer, inner, wide, rows, block, max(piece, block), pieces)
 
 
@@ -130,7 +132,7 @@ def _launch(
             "out": Address(out, target),
             "x": Address(source, element),
             "shift": None if shift is None else Address(shift, shift.dtype.triton),
-            "m": shape.size(shape.m),
+            "m": Whole(shape.m, "i64" if shape.wide else "i32"),
             "k": shape.size(shape.k),
             "piece": shape.size(shape.piece),
             "count": Whole(count) if do.finish in ("mean", "var", "std") else None,
@@ -147,6 +149,7 @@ def _launch(
             "OUT": writing,
             **shape.constants(),
         },
+        claims=not shape.inner.general,
     )
 
 
@@ -276,11 +279,12 @@ def _places(
             "values": None if values is None else Address(values, values.dtype.triton),
             "x": Address(source, element),
             "known": None if known is None else Address(known, "i64"),
-            "m": shape.size(shape.m),
+            "m": Whole(shape.m, "i64" if shape.wide else "i32"),
             "k": shape.size(shape.k),
             "piece": shape.size(shape.piece),
             **shape.arguments(),
         },
         {"GREATEST": greatest, "T": held, "KIND": reading, **shape.constants()},
         written=("out",) if values is None else ("out", "values"),
+        claims=not shape.inner.general,
     )

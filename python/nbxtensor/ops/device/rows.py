@@ -19,7 +19,7 @@ from nbxtensor.ops.device.launches import (
     Whole,
     memory_type,
 )
-from nbxtensor.ops.device.layout import Axes, coalesce
+from nbxtensor.ops.device.layout import SMALL, Axes, coalesce
 from nbxtensor.ops.plan import Step, Window
 
 
@@ -38,14 +38,16 @@ class Rows:
     def arguments(self, letters: str) -> dict[str, Argument]:
         """Return sizes and strides, of each operand under its letter."""
         found: dict[str, Argument] = {
-            "m": Whole(self.m) if self.wide else self.m,
+            "m": Whole(self.m, "i64" if self.wide else "i32"),
             "k": Whole(self.k) if self.wide else self.k,
         }
         found |= self.heads.extent_arguments("d", wide=self.wide)
         for i, letter in enumerate(letters):
             found |= self.heads.stride_arguments(i, letter, wide=self.wide)
         for letter, step in zip(letters, self.along, strict=True):
-            found[f"along_{letter}"] = _step(step, wide=self.wide)
+            found[f"along_{letter}"] = (
+                Whole(step) if self.heads.general else _step(step, wide=self.wide)
+            )
         return found
 
     def constants(self) -> dict[str, Any]:
@@ -84,6 +86,7 @@ def rows_of(windows: Sequence[Window], *, block: int = 0) -> Rows:
         rows, size = 4, 256
     elif k <= 1024:
         rows, size = 1, 1024
+    heads = heads.in_general(general=m * max(k, 1) < SMALL)
     return Rows(m, k, heads, along, wide, rows, size)
 
 
@@ -120,6 +123,7 @@ def softmax(low: Lowering, step: Step) -> None:
             **rows.constants(),
         },
         num_warps=8 if rows.block >= 4096 else 4,
+        claims=not rows.heads.general,
     )
 
 
@@ -132,6 +136,13 @@ def _in_order(
     names += [f"{letter}{i}" for letter in strides for i in range(8)]
     names += [f"along_{letter}" for letter in along]
     return {name: placed[name] for name in names}
+
+
+def _along(window: Window | None, rows: Rows) -> Argument:
+    if window is None:
+        return None
+    step = window.strides[-1]
+    return Whole(step) if rows.heads.general else _step(step)
 
 
 def normalise(low: Lowering, step: Step) -> None:
@@ -154,8 +165,8 @@ def normalise(low: Lowering, step: Step) -> None:
     placed = rows.arguments(letters)
     if residual is None:
         placed |= {f"y{i}": None for i in range(8)} | {"along_y": None}
-    placed["along_w"] = None if weight is None else _step(weight.strides[-1])
-    placed["along_b"] = None if bias is None else _step(bias.strides[-1])
+    placed["along_w"] = _along(weight, rows)
+    placed["along_b"] = _along(bias, rows)
 
     def address(window: Window | None) -> Argument:
         return None if window is None else Address(window, memory_type(window.dtype)[0])
@@ -187,6 +198,7 @@ def normalise(low: Lowering, step: Step) -> None:
         },
         written=("out",) if total is None else ("out", "total"),
         num_warps=8 if rows.block >= 4096 else 4,
+        claims=not rows.heads.general,
     )
 
 
@@ -215,7 +227,10 @@ def rope(low: Lowering, step: Step) -> None:
     block = max(1, min(1024 // pairs, 1 << (heads - 1).bit_length()))
 
     def strides(window: Window, letter: str) -> dict[str, Argument]:
-        return {f"{letter}{i}": _step(s) for i, s in enumerate(window.strides)}
+        general = out.size < SMALL
+        return {
+            f"{letter}{i}": Whole(s) if general else _step(s) for i, s in enumerate(window.strides)
+        }
 
     low.launch(
         "position:rope",
@@ -243,6 +258,7 @@ def rope(low: Lowering, step: Step) -> None:
             "BH": block,
             "BP": pairs,
         },
+        claims=out.size >= SMALL,
     )
 
 
@@ -293,6 +309,7 @@ def scan(low: Lowering, step: Step) -> None:
             **rows.constants(),
         },
         written=("out", "places"),
+        claims=not rows.heads.general,
     )
 
 
@@ -313,4 +330,5 @@ def _cumulate(low: Lowering, out: Window, source: Window, held: str, *, product:
             **_in_order(rows.arguments("ox"), "m k", "d", "xo", "xo"),
         },
         {"PRODUCT": product, "T": held, "KIND": reading, "OUT": writing, **rows.constants()},
+        claims=not rows.heads.general,
     )
