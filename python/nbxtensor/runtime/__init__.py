@@ -11,7 +11,7 @@ from nbxtensor._core import (
     default_stream,
     device,
 )
-from nbxtensor.runtime.devices import (
+from nbxtensor.runtime.queries import (
     default_device,
     device_info,
     devices,

@@ -69,18 +69,18 @@ def test_a_device_of_an_unknown_architecture_is_unusable(monkeypatch: pytest.Mon
     def unknown(*_: object) -> None:
         raise errors.InvalidValueError("facts: nothing is known of sim architecture 'odd'")
 
-    monkeypatch.setattr(runtime, "facts_of", unknown)
+    monkeypatch.setattr(runtime.queries, "facts_of", unknown)
     text = "\n".join(info._device_lines(info._devices()))
     assert "  sim:1    unusable: InvalidValueError: facts: nothing is known of sim arch" in text
 
 
 def test_info_shows_where_a_device_and_its_file_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = runtime.facts_of
+    real = runtime.queries.facts_of
 
     def differing(device: runtime.Device) -> facts.Facts:
         return real(device)._replace(disagreements=("lanes: 64 here, 32 there",))
 
-    monkeypatch.setattr(runtime, "facts_of", differing)
+    monkeypatch.setattr(runtime.queries, "facts_of", differing)
     assert "  differs: lanes: 64 here, 32 there" in info.render(info.collect())
 
 

@@ -148,13 +148,20 @@ def test_annotated_parameters_are_checked(package: Package) -> None:
 def test_memory_that_is_gone_is_refused(package: Package) -> None:
     add = package.family().add
     with nbx.memory.tag("kernel_sleeper"):
-        asleep = zeros(8)
+        asleep = zeros(1 << 20)  # smaller ones share pages, and stay awake
     x = zeros(8)
     nbx.memory.sleep("kernel_sleeper", "sim:0")
     try:
         refused(ValueError, "parameter 'x_ptr' .*asleep", add[1], asleep, x, x, 8, 1.0, 8)
     finally:
         nbx.memory.wake("kernel_sleeper", "sim:0")
+    add[1](asleep, x, x, 8, 1.0, 8)
+    old = nbx.zeros(8, dtype=nbx.float32, device="sim:1")
+    nbx.memory.new_epoch("sim:1")
+    refused(ValueError, "parameter 'x_ptr' cannot be used: .*epoch", add[1], old, x, x, 8, 1.0, 8)
+    fresh = nbx.zeros(8, dtype=nbx.float32, device="sim:1")
+    add[1](fresh, fresh, fresh, 8, 1.0, 8)
+    assert fresh.numpy().tolist() == [0.0] * 8
 
 
 def test_the_driver_sees_these_words() -> None:
