@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import triton.language as tl
-from nbxtensor.kernels.carrier import narrow, spot, widen
+from nbxtensor.kernels.carrier import contracted, narrow, spot, widen
 from nbxtensor.kernels.functions import exponential
 from nbxtensor.runtime import kernel
 
@@ -54,10 +54,12 @@ def forward(out, q, k, v, mask, heads, group, queries, length, width, value_widt
     top = tl.full([BQ], float("-inf"), tl.float32)
     total = tl.zeros([BQ], tl.float32)
     sums = tl.zeros([BQ, DV], tl.float32)
+    origin = tl.zeros([BQ, BKEY], tl.float32)
     if T == "float64":
         top = top.to(tl.float64)
         total = total.to(tl.float64)
         sums = sums.to(tl.float64)
+        origin = origin.to(tl.float64)
     end = length
     if CAUSAL:
         last = length - queries + (tl.program_id(0) + 1) * BQ
@@ -70,7 +72,7 @@ def forward(out, q, k, v, mask, heads, group, queries, length, width, value_widt
         if SAME:
             score = tl.dot(x, y)
         else:
-            score = tl.dot(x, widen(y, KIND, T), input_precision="ieee")
+            score = contracted(x, widen(y, KIND, T), origin, T)
         given = mask
         if MASK != "":
             given = mask + batch * m0 + head * m1 + query[:, None] * m2 + key[None, :] * m3
@@ -85,10 +87,9 @@ def forward(out, q, k, v, mask, heads, group, queries, length, width, value_widt
                     mask=exists[:, None] & (value_column < value_width)[None, :],
                     other=0)  # fmt: skip
         if SAME:
-            added = tl.dot(weight.to(z.dtype), z)
+            sums = sums * kept[:, None] + tl.dot(weight.to(z.dtype), z)
         else:
-            added = tl.dot(weight, widen(z, KIND, T), input_precision="ieee")
-        sums = sums * kept[:, None] + added
+            sums = contracted(weight, widen(z, KIND, T), sums * kept[:, None], T)
         top = best
     r = sums / tl.where(total == 0.0, 1.0, total)[:, None]
     at = out + batch * o0 + head * o1 + query[:, None] * o2 + value_column[None, :] * o3

@@ -255,3 +255,13 @@ def spot(index, RANK: tl.constexpr, d0, d1, d2, d3, d4, d5, d6, s0, s1, s2, s3, 
                                 offset += (rest % d6) * s6
                                 offset += (rest // d6) * s7
     return offset
+
+
+@kernel
+def contracted(x, y, total, T: tl.constexpr):
+    """Return total + x @ y in full precision: not every Triton has a dot of float64."""
+    if T == "float32":
+        r = tl.dot(x, y, total, input_precision="ieee")
+    else:
+        r = total + tl.sum(x[:, :, None] * y[None, :, :], 1)
+    return r

@@ -1,9 +1,9 @@
-"""Matrix products in tiles: of floats by the tensor cores' dot, of the rest by sums of products."""
+"""Matrix products in tiles: of floats up to 32 bits by dot, of the rest by sums of products."""
 
 from __future__ import annotations
 
 import triton.language as tl
-from nbxtensor.kernels.carrier import narrow, spot, widen
+from nbxtensor.kernels.carrier import contracted, narrow, spot, widen
 from nbxtensor.runtime import kernel
 
 
@@ -16,9 +16,8 @@ def dense(out, a, b, bias, m, n, k, d0, d1, d2, d3, d4, d5, d6, a0, a1, a2, a3, 
           BK: tl.constexpr):  # fmt: skip
     """Write out = a @ b + bias for batches of matrices.
 
-    T is the type in which products add up: float32 and float64 by dot (float32 operands in full
-    precision), int64 and uint64 by sums. SAME says that both operands have one 16-bit type, which
-    the dot takes as it is.
+    T is the type in which products add up: float32 by dot, float64, int64 and uint64 by sums. SAME
+    says that both operands have one 16-bit type, which the dot takes as it is.
     """
     columns = tl.cdiv(n, BN)
     tile = tl.program_id(0)
@@ -47,11 +46,8 @@ def dense(out, a, b, bias, m, n, k, d0, d1, d2, d3, d4, d5, d6, a0, a1, a2, a3, 
         y = tl.load(right, mask=(lane < rest)[:, None] & (column < n)[None, :], other=0)
         if SAME:
             total = tl.dot(x, y, total)
-        elif T == "float32" or T == "float64":
-            total = tl.dot(widen(x, A, T), widen(y, B, T), total, input_precision="ieee")
         else:
-            wide = widen(x, A, T)[:, :, None] * widen(y, B, T)[None, :, :]
-            total += tl.sum(wide, 1)
+            total = contracted(widen(x, A, T), widen(y, B, T), total, T)
         left += BK * a_k
         right += BK * b_k
     mask = (row < m)[:, None] & (column < n)[None, :]

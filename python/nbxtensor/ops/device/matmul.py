@@ -271,7 +271,7 @@ def attention(low: Lowering, step: Step) -> None:
             "CAUSAL": bool(causal),
             "SAME": same,
             "BQ": rows,
-            "BKEY": 32 if narrow else 64,
+            "BKEY": 16 if held == "float64" else 32 if narrow else 64,
             "D": wide[0],
             "DV": wide[1],
         },
