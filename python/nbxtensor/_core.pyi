@@ -281,10 +281,6 @@ class RecordedGraph:
         """
         Copy the inputs in, run the work, and copy its outputs.
         """
-    def launch(self, stream: Stream = None) -> None:
-        """
-        Run the recorded work in the order of the stream, the current one if none is given.
-        """
     def rebind(self, old: typing.Any, new: typing.Any) -> None:
         """
         Let kernels use another tensor in place of one from the next launch on.
@@ -296,6 +292,11 @@ class RecordedGraph:
     @property
     def nodes(self) -> list:
         ...
+    @property
+    def replay(self) -> typing.Any:
+        """
+        Runs the recorded work; a new callable each time, to be kept.
+        """
 class Capture:
     """
     What records the work of a stream instead of running it.
@@ -880,6 +881,9 @@ class BoundKernel:
         ...
     grid: Any
     kernel: Kernel
+class GraphLaunch:
+    """Runs a graph in the order of a stream, the current one if none is given."""
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 class Kernel:
     """A kernel in Triton's language: kernel(grid, ...) or kernel[grid](...) launches it."""
     def __call__(self, grid: Any, *args: Any, **kwargs: Any) -> None:

@@ -29,6 +29,8 @@ _WHOLE: Final = (int32, int64)
 _CORE: Final = ("norm", "matmul", "attention", "position", "quant")
 _INDICES: Final = ("ids", "positions", "indices")
 _STATIC: Final = {"format": 0, "width": 64, "k": 8, "repetitions": 2, "shift": 1}
+# Rows of a model's single steps, which ask for the kernels of small operands too.
+_SMALL: Final = ("add", "mul", "silu_mul", "rms_norm", "rms_norm_add", "softmax", "sum", "argmax")
 _CASTS: Final = (float32, bfloat16, float16, int32, int64, bool_)
 
 
@@ -44,6 +46,8 @@ def _shapes(row: Row) -> Iterator[tuple[Shape, ...]]:
     """Yield shapes of the tensors of a call: the bench's, or those of the row's first samples."""
     if row.bench:
         yield from row.bench
+        if row.name in _SMALL:
+            yield tuple(tuple(min(extent, 64) for extent in shape) for shape in row.bench[0])
         return
     samples = itertools.islice(row.samples(np.random.default_rng(0)), 4)
     for sample in samples:
