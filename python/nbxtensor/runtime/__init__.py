@@ -11,14 +11,6 @@ from nbxtensor._core import (
     default_stream,
     device,
 )
-from nbxtensor.runtime.queries import (
-    default_device,
-    device_info,
-    devices,
-    is_available,
-    stream,
-    synchronize,
-)
 from nbxtensor.runtime.graph import Graph, GraphNode
 from nbxtensor.runtime.kernels import (
     Kernel,
@@ -27,6 +19,14 @@ from nbxtensor.runtime.kernels import (
     launch,
     observe_launches,
     prepare,
+)
+from nbxtensor.runtime.queries import (
+    default_device,
+    device_info,
+    devices,
+    is_available,
+    stream,
+    synchronize,
 )
 
 __all__ = [

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -80,7 +79,7 @@ class Pack:
         record = json.dumps({**compiled.record, "key": key}, sort_keys=True).encode()
         body = record + compiled.image
         head = _HEAD.pack(_MAGIC, hashlib.sha256(body).digest(), len(record))
-        temporary = file.with_name(f".{os.getpid()}-{secrets.token_hex(6)}.part")
+        temporary = file.with_name(f".{os.getpid()}-{os.urandom(6).hex()}.part")
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_bytes(head + body)
