@@ -32,12 +32,11 @@ def forward(out, q, k, v, mask, heads, group, queries, length, width, value_widt
             T: tl.constexpr, KIND: tl.constexpr, MASK: tl.constexpr, CAUSAL: tl.constexpr,
             SAME: tl.constexpr, BQ: tl.constexpr, BKEY: tl.constexpr, D: tl.constexpr,
             DV: tl.constexpr):  # fmt: skip
-    """Write the attention of one block of queries of one head.
+    """Write the attention of one block of queries of one head; zeros without a visible key.
 
     Only the first `length` keys exist. Query i stands at position length - queries + i; where
-    CAUSAL it sees keys up to it, and of these the last `window`, which is negative for all. A
-    query that sees nothing gives zeros. SAME says that the elements have a 16-bit type, which the
-    dot takes as it is.
+    CAUSAL it sees keys up to it, and of these the last `window`, which is negative for all.
+    SAME: the elements have a 16-bit type, which the dot takes as it is.
     """
     head = (tl.program_id(1) % heads).to(tl.int64)
     batch = (tl.program_id(1) // heads).to(tl.int64)

@@ -40,10 +40,11 @@ def test_metadata_declares_what_a_user_needs() -> None:
     assert not [line for line in declared if line.startswith("torch")]
 
 
-def test_make_installs_neither_torch_nor_triton() -> None:
-    lines = requirements("runtime", "build", "test", "examples", "lint")
+def test_make_installs_no_torch_and_triton_for_tests_only() -> None:
+    lines = requirements("runtime", "build", "examples", "lint")
     assert any(line.startswith("numpy") for line in lines)
     assert not [line for line in lines if re.match(r"torch|triton", line)]
+    assert not [line for line in requirements("test") if line.startswith("torch")]
 
 
 def test_requirements_of_an_unknown_name_are_refused() -> None:
@@ -64,12 +65,16 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def test_torch_is_an_oracle_of_the_full_tests_only() -> None:
+def test_torch_is_an_oracle_of_the_full_tests_and_a_peer_on_cards_only() -> None:
     tests = ROOT / "tests" / "python"
+    users_of_torch = {tests / "full", tests / "gpu"}
     folders = (tests, ROOT / "python", ROOT / "kernels", ROOT / "examples", ROOT / "tools")
     files = [
-        p for folder in folders for p in folder.rglob("*.py") if tests / "full" not in p.parents
+        p
+        for folder in folders
+        for p in folder.rglob("*.py")
+        if users_of_torch.isdisjoint(p.parents)
     ]
     assert len(files) > 20
     users = [str(p.relative_to(ROOT)) for p in files if "torch" in imports(p)]
-    assert not users, f"move what needs torch to tests/python/full: {users}"
+    assert not users, f"move what needs torch to tests/python/full or gpu: {users}"
