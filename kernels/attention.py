@@ -61,8 +61,7 @@ def forward(out, q, k, v, mask, heads, group, queries, length, width, value_widt
         origin = origin.to(tl.float64)
     end = length
     if CAUSAL:
-        last = length - queries + (tl.program_id(0) + 1) * BQ
-        end = tl.where(last < end, last, end)
+        end = tl.minimum(end, length - queries + (tl.program_id(0) + 1) * BQ)
     for start in range(0, end, BKEY):
         key = start + tl.arange(0, BKEY).to(tl.int64)
         exists = key < length
