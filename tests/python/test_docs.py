@@ -144,6 +144,29 @@ def test_the_table_of_figures_is_that_of_the_results(path: Path) -> None:
         assert f"{rates[0] / rates[1]:.1f}x" in top
 
 
+def test_the_table_of_the_card_is_that_of_the_results() -> None:
+    table = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    launch, graphs, memory = (
+        json.loads((RESULTS / "gpu" / f"{name}.json").read_text("utf-8"))
+        for name in ("launch", "graphs", "gpu_memory")
+    )
+    times, empty = launch["nanoseconds"], memory["empty"]
+    replay, driver = graphs["replay"], graphs["driver"]
+    own, torch = empty["nbx_empty_1024_ns"], empty["torch_empty_1024_ns"]
+    for figures in (
+        f"{times['in turns']:.0f} | {times['bare driver']:.0f} | the bare driver's call | "
+        f"{times['over bare']:.2f}x",
+        f"{replay['host_us']:.2f} | {driver['host_us']:.2f} | the bare driver's graph | "
+        f"{replay['host_over_driver']:.2f}x",
+        f"{replay['wall_us']:.1f} | {driver['wall_us']:.1f} | the bare driver's graph | "
+        f"{replay['wall_over_driver']:.2f}x",
+        f"{own:.0f} | {torch:.0f} | `torch.empty` | {own / torch:.2f}x",
+    ):
+        assert f"| {figures} |" in table
+    large = [row["ratio"] for row in memory["traces"] if row["peak_live"] >= 2**28]
+    assert f"at most {max(large):.4f}x of what is live" in table
+
+
 def test_the_table_of_plans_is_that_of_the_results() -> None:
     table = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
     results = json.loads((RESULTS / "memory_plans.json").read_text("utf-8"))
