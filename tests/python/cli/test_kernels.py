@@ -94,6 +94,30 @@ def test_only_what_is_missing_is_compiled(
     assert capsys.readouterr().out.count("family:copy") == 7
 
 
+def test_what_a_table_knows_is_left_out_until_it_changes(
+    package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.tsv"
+    targets = ("--target", "sm_90", "--target", "gfx942", "--jobs", "1")
+    status, rows = compiled(capsys, package, tmp_path / "a", *targets, "--write-known", str(table))
+    assert status == 0
+    header, *lines = [line.split("\t") for line in table.read_text().splitlines()]
+    assert header[:4] == ["target", "name", "hash", "specializations"]
+    assert [line[0] for line in lines] == ["gfx942x64", "sm_90"]
+    assert {int(line[4]) for line in lines} == {row["registers"] for row in rows}
+    status, rows = compiled(capsys, package, tmp_path / "b", *targets, "--known", str(table))
+    assert (status, rows) == (0, [])
+    forget(package)
+    write_wanted(tmp_path / "packages" / package, package, (256, 512), False)
+    status, rows = compiled(capsys, package, tmp_path / "b", *targets, "--known", str(table))
+    assert (status, len(rows)) == (0, 4)
+    table.write_text("no table\n1\t2\n")
+    with pytest.raises(
+        ValueError, match="is no table of --write-known; expected the columns target"
+    ):
+        kernels.read_known(table)
+
+
 def test_what_does_not_compile_fails_by_name(
     package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
