@@ -8,6 +8,7 @@
 
 #include "core/environment.h"
 #include "core/error.h"
+#include "device/sim/sim.h"
 #include "launch/plan.h"
 #include "storage/transfer.h"
 #include "stream/fault.h"
@@ -126,7 +127,9 @@ Scalar checked_integer(const char* function, DType dtype, const Scalar& value) {
 std::atomic<PyObject*> kernel_hook{nullptr};
 
 bool runs_compiled_kernels(const Device& device) {
-  if (device.kind() == DeviceKind::kSim) return environment_text("NBX_SIM_KERNELS") == "triton";
+  if (sim::simulates(device.properties())) {
+    return device.kind() == DeviceKind::kSim && environment_text("NBX_SIM_KERNELS") == "triton";
+  }
   return device.kind() == DeviceKind::kCuda || device.kind() == DeviceKind::kHip;
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "device/sim/sim.h"
 #include "launch/graph.h"
 #include "launch/plan.h"
 #include "stream/callback.h"
@@ -255,7 +256,7 @@ struct PlanRun {
 }  // namespace
 
 void require_runnable(const Plan& plan, const Device& device) {
-  const bool takes_host_kernels = device.host_readable() || device.kind() == DeviceKind::kSim;
+  const bool takes_host_kernels = device.host_readable() || sim::simulates(device.properties());
   for (const Step& step : plan.steps) {
     if (step.device_kernel == nullptr && !takes_host_kernels) {
       throw Error(ErrorKind::kUnsupported,

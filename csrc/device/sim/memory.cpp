@@ -46,7 +46,8 @@ Status properties(std::int32_t ordinal, DeviceProperties* result) {
   if (entry.status != kSuccess) return entry.status;
   *result = DeviceProperties{};
   static_cast<void>(std::snprintf(result->name, sizeof(result->name), "simulated GPU %d", ordinal));
-  static_cast<void>(std::snprintf(result->architecture, sizeof(result->architecture), "sim"));
+  static_cast<void>(
+      std::snprintf(result->architecture, sizeof(result->architecture), "%s", kArchitecture));
   result->total_bytes = entry.device().total;
   result->page_granularity = kGranule;
   result->base_alignment = static_cast<std::uint32_t>(kBaseAlignment);

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,12 @@
 namespace nbx::sim {
 
 [[nodiscard]] const Primitives* primitives();
+
+inline constexpr const char* kArchitecture = "sim";
+/// True of simulated devices, in a dry run under the names of other kinds as well.
+[[nodiscard]] inline bool simulates(const DeviceProperties& properties) noexcept {
+  return std::strcmp(properties.architecture, kArchitecture) == 0;
+}
 
 enum class Backing : std::uint8_t {
   kReal,  // host pages lie under every address

@@ -30,13 +30,13 @@ STATES = {
     "live tensors": "held = [nbx.zeros(n, device=device) for n in (10, 100_000, 10_000_000)]",
     "in a capture": """
 stream = nbx.Stream(device)
-scope = runtime.capture(stream)
+scope = nbx.Graph(stream)
 scope.__enter__()
 x = nbx.zeros(1000, device=device) + 1
 """,
     "a captured graph": """
 stream = nbx.Stream(device)
-with runtime.capture(stream) as recorded:
+with nbx.Graph(stream) as recorded:
     x = nbx.zeros(1000, device=device) + 1
 """,
     "asleep": """
