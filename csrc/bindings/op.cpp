@@ -406,7 +406,10 @@ PyObject* op_misses(PyObject* self, void* /*closure*/) {
 PyObject* op_signature(PyObject* self, void* /*closure*/) {
   PyObject* row = PyObject_GetAttrString(self, "row");
   if (row == nullptr) return nullptr;
-  PyObject* form = PyObject_CallMethod(row, "call_form", nullptr);
+  const Signature& signature = reinterpret_cast<OpObject*>(self)->state->signature;
+  const bool takes_out = signature.written < signature.parameters.size() &&
+                         signature.parameters[signature.written].default_value == Py_None;
+  PyObject* form = PyObject_CallMethod(row, "call_form", "O", takes_out ? Py_True : Py_False);
   Py_DECREF(row);
   return form;
 }

@@ -221,7 +221,9 @@ BindResult add_operand(const Signature& signature, std::size_t index, BoundCall&
   }
   if (value == Py_None) {
     if (kind == ParameterKind::kScalar) call.scalars.push_back(Scalar{});
-    const bool allowed = kind == ParameterKind::kScalar || kind == ParameterKind::kOptionalTensor ||
+    const bool optional = kind == ParameterKind::kWritten && parameter.default_value == Py_None;
+    const bool allowed = optional || kind == ParameterKind::kScalar ||
+                         kind == ParameterKind::kOptionalTensor ||
                          kind == ParameterKind::kOptionalOperand;
     return allowed ? BindResult::kBound : BindResult::kForeign;
   }
@@ -358,6 +360,7 @@ PyObject* clone(const TensorMeta& source) { return wrap_tensor(cloned(source)); 
 /// Inputs that overlap the tensor that the op writes are read before they change: they are replaced
 /// by copies.
 bool clone_overlapping(const Signature& signature, BoundCall& call) {
+  if (!is_tensor(call.values[signature.written])) return true;  // an optional one, not given
   const TensorMeta& written = meta_of(call.values[signature.written]);
   std::size_t index = 0;
   for (std::size_t i = 0; i < signature.parameters.size(); ++i) {

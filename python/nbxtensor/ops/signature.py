@@ -79,3 +79,7 @@ def static(name: str, default: Any = REQUIRED, *aliases: str) -> Parameter:
 def written(name: str, *aliases: str) -> Parameter:
     """Return a parameter that takes the tensor to be written."""
     return Parameter(name, Kind.WRITTEN, REQUIRED, aliases)
+
+
+# Of the functions that have an in-place form: a tensor that takes the result.
+OUT: Final = Parameter("out", Kind.WRITTEN, None)

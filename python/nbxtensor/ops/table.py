@@ -30,7 +30,7 @@ from nbxtensor.dtype import (
 )
 from nbxtensor.ops.device import lower
 from nbxtensor.ops.plan import Builder
-from nbxtensor.ops.signature import REQUIRED, Parameter
+from nbxtensor.ops.signature import OUT, REQUIRED, Parameter
 
 FLOATS = (float32, float64, float16, bfloat16)
 INTEGERS = (int8, int16, int32, int64, uint8, uint16, uint32, uint64)
@@ -119,8 +119,8 @@ class Row:
     bench: tuple[tuple[tuple[int, ...], ...], ...] = ()
     differs: str = ""
 
-    def call_form(self) -> inspect.Signature:
-        """Return the signature, for help() and editors."""
+    def call_form(self, takes_out: bool | None = None) -> inspect.Signature:
+        """Return the signature, for help() and editors; by default that of the function."""
         limit = len(self.parameters) if self.positional < 0 else self.positional
         kinds = inspect.Parameter
         listed = [
@@ -131,6 +131,8 @@ class Row:
             )
             for i, parameter in enumerate(self.parameters)
         ]
+        if self.in_place if takes_out is None else takes_out:
+            listed.append(kinds(OUT.name, kinds.KEYWORD_ONLY, default=OUT.default))
         return inspect.Signature(listed)
 
     def docstring(self) -> str:
@@ -141,6 +143,8 @@ class Row:
             also = "; ".join(f"`{p.name}` as {', '.join(p.aliases)}" for p in named)
             lines += ["", f"Keywords go by other names too: {also}."]
         others = (*self.aliases, *([self.in_place] if self.in_place else []))
+        if self.in_place:
+            lines += ["", "With `out` the result is written to that tensor, which is returned."]
         if others:
             lines += ["", f"Also: {', '.join(others)}."]
         if self.differs:
@@ -158,22 +162,28 @@ METHODS: dict[str, Any] = {}
 
 
 def _planner(row: Row, name: str, parameters: tuple[Parameter, ...]) -> Callable[..., _core.Plan]:
+    own = len(row.parameters)
+
     def plan(*values: Any) -> _core.Plan:
         builder = Builder(name)
-        return builder.finish(row.plan(builder, *builder.bind(parameters, values)), lower)
+        return builder.finish(row.plan(builder, *builder.bind(parameters, values)[:own]), lower)
 
     return plan
 
 
 def _op(row: Row, name: str, *, writes: bool = False, **switches: bool) -> Any:
     parameters = row.parameters
+    positional = row.positional
     if writes:
         parameters = (parameters[0].written(), *parameters[1:])
+    elif row.in_place and not switches:
+        positional = len(parameters) if positional < 0 else positional
+        parameters = (*parameters, OUT)
     op = _core.Op(
         name,
         [parameter.as_tuple() for parameter in parameters],
         _planner(row, name, parameters),
-        positional=row.positional,
+        positional=positional,
         result_type=row.result,
         **switches,
     )

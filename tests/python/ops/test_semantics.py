@@ -268,7 +268,11 @@ def test_mask_and_causal_both_apply(generator: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda x: nbx.add(x), TypeError, r"add: argument 'y' is missing; the call is add\(x, y\)"),
+        (
+            lambda x: nbx.add(x),
+            TypeError,
+            r"add: argument 'y' is missing; the call is add\(x, y, \*, out\)",
+        ),
         (lambda x: nbx.add(x, x, x), TypeError, "add: takes at most 2 positional arguments, got 3"),
         (lambda x: nbx.add(x, z=1), TypeError, "add: unexpected keyword argument 'z'"),
         (lambda x: nbx.add(x, x=1, y=1), TypeError, "add: argument 'x' was given twice"),
@@ -417,7 +421,8 @@ def test_methods_and_functions_are_the_same_ops() -> None:
     assert array(x.silu()).tolist() == array(nbx.silu(x)).tolist()
     assert METHODS["silu"] is FUNCTIONS["silu"]
     assert nbx.add.__name__ == "add"
-    assert str(nbx.add.__signature__) == "(x, y)"
+    assert str(nbx.add.__signature__) == "(x, y, *, out=None)"
+    assert str(nbx.Tensor.add_.__signature__) == "(x, y)"
 
 
 def test_keywords_go_by_both_families_of_names() -> None:
