@@ -112,15 +112,27 @@ PyObject* as_number(PyObject* object) noexcept {
   return nullptr;
 }
 
-bool matches(PyObject* given, const Parameter& parameter) noexcept {
-  if (given == parameter.name) return true;
-  for (PyObject* alias : parameter.aliases) {
-    if (given == alias) return true;
-  }
-  // Names that were made at run time are not interned.
+bool is_named(PyObject* given, const Parameter& parameter) noexcept {
+  return given == parameter.name || std::find(parameter.aliases.begin(), parameter.aliases.end(),
+                                              given) != parameter.aliases.end();
+}
+
+bool reads_like(PyObject* given, const Parameter& parameter) noexcept {
   if (PyUnicode_Compare(given, parameter.name) == 0) return true;
   return std::any_of(parameter.aliases.begin(), parameter.aliases.end(),
                      [given](PyObject* alias) { return PyUnicode_Compare(given, alias) == 0; });
+}
+
+/// The parameter of this name, or how many there are. Names that were made at run time are not
+/// interned.
+std::size_t parameter_named(const Signature& signature, PyObject* given) noexcept {
+  const auto& parameters = signature.parameters;
+  for (const auto& same : {&is_named, &reads_like}) {
+    const auto found = std::find_if(parameters.begin(), parameters.end(),
+                                    [&](const auto& one) { return same(given, one); });
+    if (found != parameters.end()) return static_cast<std::size_t>(found - parameters.begin());
+  }
+  return parameters.size();
 }
 
 std::string call_form(const Signature& signature) {
@@ -138,10 +150,7 @@ bool place_keywords(const Signature& signature, PyObject* const* arguments, PyOb
   const Py_ssize_t count = PyTuple_GET_SIZE(names);
   for (Py_ssize_t k = 0; k < count; ++k) {
     PyObject* given = PyTuple_GET_ITEM(names, k);
-    std::size_t index = 0;
-    while (index < signature.parameters.size() && !matches(given, signature.parameters[index])) {
-      ++index;
-    }
+    const std::size_t index = parameter_named(signature, given);
     if (index == signature.parameters.size()) {
       PyErr_Format(PyExc_TypeError, "%s: unexpected keyword argument %R; the call is %s",
                    signature.name.c_str(), given, call_form(signature).c_str());

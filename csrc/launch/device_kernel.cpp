@@ -3,6 +3,7 @@
 #include <bit>
 #include <chrono>
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include "core/align.h"
@@ -29,6 +30,15 @@ std::uint64_t now() noexcept {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                         std::chrono::steady_clock::now().time_since_epoch())
                                         .count());
+}
+
+/// What the driver may still use after its kernel has gone. Never destroyed.
+void keep_for_ever(std::shared_ptr<void> kept) {
+  static std::mutex mutex;
+  static auto* const all = std::make_unique<std::vector<std::shared_ptr<void>>>().release();
+  if (kept == nullptr) return;
+  const std::lock_guard<std::mutex> guard(mutex);
+  all->push_back(std::move(kept));
 }
 
 }  // namespace
@@ -110,7 +120,7 @@ DeviceKernel::DeviceKernel(Device& device, const void* image, std::size_t bytes,
 DeviceKernel::~DeviceKernel() {
   // A driver may not be called from its callbacks, and a graph may still hold the code: it stays.
   if (captured_.load(std::memory_order_relaxed) || inside_callback()) {
-    static_cast<void>(std::make_unique<std::shared_ptr<void>>(std::move(keep_)).release());
+    keep_for_ever(std::move(keep_));
     return;
   }
   const BlockingScope scope;
