@@ -130,10 +130,12 @@ int copy(std::uintptr_t to, std::uintptr_t from, std::size_t bytes, Handle handl
   }
   const bool waits = !to_device && !captured && !engine().usable(current_device, to, bytes);
   lock.unlock();
-  const int code = submit_bytes(handle, std::move(spans), [to, from, bytes, staged] {
-    std::memmove(reinterpret_cast<void*>(to),
-                 staged == nullptr ? reinterpret_cast<const void*>(from) : staged->data(), bytes);
-  });
+  const int code =
+      submit_bytes(handle, std::move(spans), [to, from, bytes, staged = std::move(staged)] {
+        std::memmove(reinterpret_cast<void*>(to),
+                     staged == nullptr ? reinterpret_cast<const void*>(from) : staged->data(),
+                     bytes);
+      });
   if (code != 0 || !waits) return code;
   lock.lock();
   engine().wait(lock, stream, stream->submitted);
