@@ -36,7 +36,6 @@ std::uint64_t now() noexcept {
 void keep_for_ever(std::shared_ptr<void> kept) {
   static std::mutex mutex;
   static auto* const all = std::make_unique<std::vector<std::shared_ptr<void>>>().release();
-  if (kept == nullptr) return;
   const std::lock_guard<std::mutex> guard(mutex);
   all->push_back(std::move(kept));
 }
