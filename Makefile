@@ -1,6 +1,6 @@
 # Every target sets itself up in .venv. `make demo` and `make test` are the two to know.
 .DELETE_ON_ERROR:
-.PHONY: demo test ctest pytest lint asan tsan stub docs-tables clang bench test-gpu bench-gpu kernels \
+.PHONY: demo test ctest pytest lint asan tsan stub docs-tables clang bench test-gpu memcheck-gpu bench-gpu kernels \
   kernels-table test-full wheel-test ci wheels clean
 
 VENV := $(CURDIR)/.venv
@@ -82,6 +82,12 @@ bench: $(STAMPS)/installed $(STAMPS)/test $(STAMPS)/examples
 
 test-gpu: $(STAMPS)/installed $(STAMPS)/test
 	$(PY) -m pytest -m gpu tests/python/gpu tests/python/facts $(ARGS)
+
+# The same on a checker of device memory; without its host backtraces, which take the Python lock
+# inside a driver's call.
+memcheck-gpu: $(STAMPS)/installed $(STAMPS)/test
+	compute-sanitizer --tool memcheck --show-backtrace no --report-api-errors no --error-exitcode 77 \
+	  $(PY) -m pytest -m gpu tests/python/gpu tests/python/facts $(ARGS)
 
 # One JSON file each, with the machine, the versions and the commit.
 bench-gpu: $(STAMPS)/installed $(STAMPS)/test

@@ -158,7 +158,10 @@ Device& to_device(PyObject* object) {
   if (is_tensor(object)) return meta_of(object).device();
   const Owned text(PyObject_Str(object));
   const DeviceName parsed = parse_device(to_text(text.get(), "device"));
-  Device& device = open_device(parsed.kind, parsed.ordinal);
+  Device& device = [&parsed]() -> Device& {
+    const Unlocked unlocked;  // the first use of a card makes its context
+    return open_device(parsed.kind, parsed.ordinal);
+  }();
   remember(object, device);
   return device;
 }

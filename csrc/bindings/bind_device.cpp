@@ -41,6 +41,7 @@ Device& device_from(const py::object& what) {
   if (py::isinstance<Device>(what)) return what.cast<Device&>();
   if (py::isinstance<py::str>(what)) {
     const DeviceName name = parse_device(what.cast<std::string>());
+    const python::Unlocked unlocked;  // the first use of a card makes its context
     return open_device(name.kind, name.ordinal);
   }
   throw Error(ErrorKind::kType,
@@ -74,13 +75,6 @@ py::dict properties_of(const Device& device) {
   to["memory_clock_kilohertz"] = counts.memory_clock_kilohertz;
   to["memory_bus_bits"] = counts.memory_bus_bits;
   return to;
-}
-
-py::tuple memory_info(const Device& device) {
-  device.require(Primitive::k_memory_info);
-  MemoryInfo info{};
-  device.check(device.primitives().memory_info(device.ordinal(), &info), "memory_info");
-  return py::make_tuple(info.free_bytes, info.total_bytes);
 }
 
 void synchronize(Device& device) {
@@ -147,7 +141,16 @@ void bind_devices(py::module_& module) {
                              [](const Device& d) { return d.properties().architecture; })
       .def_property_readonly("host_readable", &Device::host_readable)
       .def_property_readonly("properties", &properties_of)
-      .def("memory_info", &memory_info, "Free and total bytes as the driver reports them.")
+      .def(
+          "memory_info",
+          [](const Device& d) {
+            const MemoryInfo info = [&d] {
+              const python::Unlocked unlocked;
+              return d.memory_info();
+            }();
+            return py::make_tuple(info.free_bytes, info.total_bytes);
+          },
+          "(free, total) bytes as the driver reports them.")
       .def(
           "supports",
           [](const Device& d, const std::string& name) {
@@ -183,8 +186,12 @@ void bind_devices(py::module_& module) {
       "report_kinds",
       [] {
         constexpr std::array kStates = {"library absent", "no device", "ready"};
+        const std::vector<KindReport> kinds = [] {
+          const python::Unlocked unlocked;  // looks for libraries and asks them for devices
+          return report_kinds();
+        }();
         py::list reports;
-        for (const KindReport& report : report_kinds()) {
+        for (const KindReport& report : kinds) {
           py::dict row;
           row["kind"] = report.name;
           row["state"] = kStates[static_cast<std::size_t>(report.availability)];
@@ -203,7 +210,9 @@ using EventClass = py::class_<Event>;
 void bind_streams(StreamClass& stream_class) {
   stream_class
       .def(py::init([](const py::object& device, std::int32_t priority) {
-             return create_stream(device_from(device), priority);
+             Device& on = device_from(device);
+             const python::Unlocked unlocked;
+             return create_stream(on, priority);
            }),
            py::arg("device") = py::none(), py::arg("priority") = 0)
       .def_static(
@@ -227,7 +236,7 @@ void bind_streams(StreamClass& stream_class) {
           "Wait for all work of the stream.")
       .def(
           "is_complete", [](Stream& s) { return s.is_complete(s.submitted()); },
-          "True if all work of the stream is done.")
+          py::call_guard<python::Unlocked>(), "True if all work of the stream is done.")
       .def("wait_stream", &Stream::wait_stream, py::arg("other"),
            py::call_guard<python::Unlocked>(),
            "Let later work here run after all work submitted to the other stream so far.")
@@ -237,6 +246,7 @@ void bind_streams(StreamClass& stream_class) {
       .def(
           "record_event",
           [](Stream& s, bool timing) {
+            const python::Unlocked unlocked;
             auto event = std::make_unique<Event>(s.device(), timing);
             event->record(s);
             return event;
@@ -284,7 +294,9 @@ void bind_current_streams(py::module_& module) {
 void bind_events(EventClass& event_class) {
   event_class
       .def(py::init([](const py::object& device, bool timing) {
-             return std::make_unique<Event>(device_from(device), timing);
+             Device& on = device_from(device);
+             const python::Unlocked unlocked;
+             return std::make_unique<Event>(on, timing);
            }),
            py::arg("device") = py::none(), py::arg("timing") = false)
       .def_property_readonly(
@@ -302,7 +314,7 @@ void bind_events(EventClass& event_class) {
           },
           py::arg("stream") = py::none(), py::call_guard<python::Unlocked>(),
           "Let later work of the stream run after the mark.")
-      .def("is_complete", &Event::is_complete, "True if the marked work is done.")
+      .def("is_complete", &Event::is_complete, py::call_guard<python::Unlocked>(), "True if the marked work is done.")
       .def("synchronize", &Event::synchronize, py::call_guard<python::Unlocked>(),
            "Wait for the marked work.")
       .def("elapsed", &Event::seconds_to, py::arg("end"), "Seconds from this event to another.");

@@ -41,18 +41,11 @@ OptionalBytes shown(std::uint64_t limit) {
   return limit == kUnlimited ? OptionalBytes() : OptionalBytes(limit);
 }
 
-MemoryInfo driver_memory(const Device& device) {
-  device.require(Primitive::k_memory_info);
-  MemoryInfo info{};
-  device.check(device.primitives().memory_info(device.ordinal(), &info), "memory_info");
-  return info;
-}
-
 /// Bytes of an int or of a text such as "2 GiB" or "80%", which is of `total`; None: no limit.
 std::uint64_t limit_of(const py::object& value, const Device& device) {
   if (value.is_none()) return kUnlimited;
   if (py::isinstance<py::str>(value)) {
-    return parse_bytes(python::text_of(value, "budget"), driver_memory(device).total_bytes);
+    return parse_bytes(python::text_of(value, "budget"), device.memory_info().total_bytes);
   }
   if (py::isinstance<py::bool_>(value) || PyIndex_Check(value.ptr()) == 0 ||
       py::hasattr(value, "__len__")) {
@@ -74,7 +67,7 @@ py::dict statistics_of(const py::object& device) {
   static_cast<void>(memory.heap.trim(kUnlimited));  // gives nothing back, but looks at the tickets
   const HeapStatistics heap = memory.heap.statistics();
   const AccountStatistics root = memory.root.statistics();
-  const MemoryInfo info = driver_memory(memory.device);
+  const MemoryInfo info = memory.device.memory_info();
   const std::vector<AccountStatistics> accounts = memory.report();
   const auto occupied = std::find_if(accounts.begin(), accounts.end(), [&](const auto& row) {
     return row.id == memory.tensors.id();
@@ -283,13 +276,6 @@ void bind_memory(py::module_& module) {
         return memory.trim(keep) + trim_ended(memory.device);
       },
       py::arg("device"), py::arg("keep"), "Give unused memory back; returns the bytes.");
-  module.def(
-      "memory_info",
-      [](const py::object& device) {
-        const MemoryInfo info = driver_memory(memory_named(device).device);
-        return py::make_tuple(info.free_bytes, info.total_bytes);
-      },
-      py::arg("device"), "(free, total) bytes as the device's driver says.");
 }
 
 }  // namespace nbx

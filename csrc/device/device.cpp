@@ -29,4 +29,11 @@ void Device::require(Primitive primitive) const {
       .with("primitive", std::string(name_of(primitive)));
 }
 
+MemoryInfo Device::memory_info() const {
+  require(Primitive::k_memory_info);
+  MemoryInfo info{};
+  check(primitives_.memory_info(ordinal_, &info), "memory_info");
+  return info;
+}
+
 }  // namespace nbx

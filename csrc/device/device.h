@@ -27,6 +27,8 @@ class Device {
   void check(Status status, const char* call) const;
   /// Throws Error(kUnsupported) naming the primitive unless the table has it.
   void require(Primitive primitive) const;
+  /// Free and total bytes as the driver reports them; throws as `require` and `check` do.
+  [[nodiscard]] MemoryInfo memory_info() const;
 
  private:
   const Primitives& primitives_;

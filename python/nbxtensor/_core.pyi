@@ -107,9 +107,9 @@ class Device:
         ...
     def __str__(self) -> str:
         ...
-    def memory_info(self) -> tuple:
+    def memory_info(self) -> tuple[int, int]:
         """
-        Free and total bytes as the driver reports them.
+        (free, total) bytes as the driver reports them.
         """
     def supports(self, primitive: str) -> bool:
         """
@@ -698,10 +698,6 @@ def memory_blocks(device: typing.Any) -> tuple:
 def memory_epoch(device: typing.Any) -> int:
     """
     Number of the device's epoch, from 1 on.
-    """
-def memory_info(device: typing.Any) -> tuple[int, int]:
-    """
-    (free, total) bytes as the device's driver says.
     """
 def memory_is_pinned(tensor: typing.Any) -> bool:
     """

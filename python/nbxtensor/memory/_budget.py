@@ -138,7 +138,7 @@ class budget:  # noqa: N801
 
 
 def _all_but(reserve: int | str, device: Any) -> int:
-    total = _core.memory_info(device)[1]
+    total = _core.device(device).memory_info()[1]
     kept = _core.parse_bytes(reserve, total)
     if kept > total:
         raise InvalidValueError(

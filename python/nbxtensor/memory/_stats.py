@@ -97,7 +97,7 @@ def trim(device: Any = None, keep: int = 0) -> int:
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Return (free, total) bytes as the device's driver says."""
-    return _core.memory_info(device)
+    return _core.device(device).memory_info()
 
 
 def new_epoch(device: Any = None) -> int:
