@@ -1,4 +1,4 @@
-"""``python -m nbxtensor``: info, devices, selftest, ops, memory, trace, kernels."""
+"""``python -m nbxtensor``: info, devices, selftest, ops, memory, trace, kernels, bench."""
 
 from __future__ import annotations
 
@@ -53,6 +53,12 @@ def _kernels_options(parser: argparse.ArgumentParser) -> None:
     declare(parser)
 
 
+def _bench_options(parser: argparse.ArgumentParser) -> None:
+    from nbxtensor.cli.bench import declare
+
+    declare(parser)
+
+
 def _info(arguments: argparse.Namespace) -> int:
     from nbxtensor.cli.info import info
 
@@ -96,6 +102,12 @@ def _kernels(arguments: argparse.Namespace) -> int:
     return run(arguments)
 
 
+def _bench(arguments: argparse.Namespace) -> int:
+    from nbxtensor.cli.bench import run
+
+    return run(arguments)
+
+
 COMMANDS = {
     "info": Command("show versions, devices and variables", _info_options, _info),
     "devices": Command("list device kinds and devices", _no_options, _devices),
@@ -106,6 +118,7 @@ COMMANDS = {
     "kernels": Command(
         "compile kernels ahead of time, list compiled ones", _kernels_options, _kernels
     ),
+    "bench": Command("time ops beside peers and the machine's limits", _bench_options, _bench),
 }
 
 
