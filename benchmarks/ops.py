@@ -25,7 +25,8 @@ def main() -> int:
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         status = bench.run(options)
-    print(json.dumps({"machine": describe(options.device), **json.loads(text.getvalue())}, indent=2))
+    report = {"machine": describe(options.device), **json.loads(text.getvalue())}
+    print(json.dumps(report, indent=2))
     return status
 
 

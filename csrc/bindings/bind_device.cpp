@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bindings/bind_sim.h"
@@ -77,6 +78,31 @@ py::dict properties_of(const Device& device) {
   return to;
 }
 
+std::pair<std::uint64_t, std::uint64_t> memory_info(const Device& device) {
+  const python::Unlocked unlocked;
+  const MemoryInfo info = device.memory_info();
+  return {info.free_bytes, info.total_bytes};
+}
+
+/// Looks for libraries and asks them for devices.
+py::list kinds_reported() {
+  constexpr std::array kStates = {"library absent", "no device", "ready"};
+  const std::vector<KindReport> kinds = [] {
+    const python::Unlocked unlocked;
+    return report_kinds();
+  }();
+  py::list reports;
+  for (const KindReport& report : kinds) {
+    py::dict row;
+    row["kind"] = report.name;
+    row["state"] = kStates[static_cast<std::size_t>(report.availability)];
+    row["count"] = report.device_count;
+    row["reason"] = report.reason;
+    reports.append(row);
+  }
+  return reports;
+}
+
 void synchronize(Device& device) {
   const python::Unlocked unlocked;
   synchronize_device(device);
@@ -141,16 +167,7 @@ void bind_devices(py::module_& module) {
                              [](const Device& d) { return d.properties().architecture; })
       .def_property_readonly("host_readable", &Device::host_readable)
       .def_property_readonly("properties", &properties_of)
-      .def(
-          "memory_info",
-          [](const Device& d) {
-            const MemoryInfo info = [&d] {
-              const python::Unlocked unlocked;
-              return d.memory_info();
-            }();
-            return py::make_tuple(info.free_bytes, info.total_bytes);
-          },
-          "(free, total) bytes as the driver reports them.")
+      .def("memory_info", &memory_info, "(free, total) bytes as the driver reports them.")
       .def(
           "supports",
           [](const Device& d, const std::string& name) {
@@ -182,26 +199,8 @@ void bind_devices(py::module_& module) {
       "device", [](const py::object& device) -> Device& { return kept(device_from(device)); },
       kByReference, py::arg("device") = py::none(),
       "The device of this name, or the default one; opened on first use.");
-  module.def(
-      "report_kinds",
-      [] {
-        constexpr std::array kStates = {"library absent", "no device", "ready"};
-        const std::vector<KindReport> kinds = [] {
-          const python::Unlocked unlocked;  // looks for libraries and asks them for devices
-          return report_kinds();
-        }();
-        py::list reports;
-        for (const KindReport& report : kinds) {
-          py::dict row;
-          row["kind"] = report.name;
-          row["state"] = kStates[static_cast<std::size_t>(report.availability)];
-          row["count"] = report.device_count;
-          row["reason"] = report.reason;
-          reports.append(row);
-        }
-        return reports;
-      },
-      "Every device kind with its state: library absent, no device, or ready.");
+  module.def("report_kinds", &kinds_reported,
+             "Every device kind with its state: library absent, no device, or ready.");
 }
 
 using StreamClass = py::class_<Stream, std::shared_ptr<Stream>>;
@@ -314,7 +313,8 @@ void bind_events(EventClass& event_class) {
           },
           py::arg("stream") = py::none(), py::call_guard<python::Unlocked>(),
           "Let later work of the stream run after the mark.")
-      .def("is_complete", &Event::is_complete, py::call_guard<python::Unlocked>(), "True if the marked work is done.")
+      .def("is_complete", &Event::is_complete, py::call_guard<python::Unlocked>(),
+           "True if the marked work is done.")
       .def("synchronize", &Event::synchronize, py::call_guard<python::Unlocked>(),
            "Wait for the marked work.")
       .def("elapsed", &Event::seconds_to, py::arg("end"), "Seconds from this event to another.");

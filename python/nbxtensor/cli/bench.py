@@ -158,6 +158,8 @@ def numpy_side(row: Row, tensors: list[nbx.Tensor]) -> Call | None:
 
 def torch_side(row: Row, tensors: list[nbx.Tensor]) -> Call | None:
     """Return torch's call on the same memory; None where it cannot do the same."""
+    if tensors[0].device.kind not in ("cpu", "cuda", "hip"):
+        return None
     torch = importlib.import_module("torch")
     function = torch_call(row, torch)
     if function is None:

@@ -142,6 +142,8 @@ def _torch(torch: Any) -> dict[str, Call]:
         "attention": lambda q, k, v: functional.scaled_dot_product_attention(
             q, k, v, enable_gqa=True
         ),
+        "var": lambda x: torch.var(x, correction=0),
+        "std": lambda x: torch.std(x, correction=0),
         "topk": lambda x: torch.topk(x, 8),
         "linear": functional.linear,
     }
