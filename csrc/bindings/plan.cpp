@@ -7,6 +7,7 @@
 #include "bindings/op.h"
 #include "bindings/python_lock.h"
 #include "bindings/translated.h"
+#include "cpu/chain.h"
 
 namespace py = pybind11;
 
@@ -207,16 +208,49 @@ Step device_step_of(const py::tuple& fields) {
   return step;
 }
 
+HostKernel kernel_named(const std::string& name) {
+  const HostKernel kernel = find_host_kernel(name);
+  if (kernel == nullptr) {
+    throw Error(ErrorKind::kUnsupported, "there is no host kernel named '" + name + "'");
+  }
+  return kernel;
+}
+
+/// Shape, dtypes of the chain's own blocks, and steps (kernel, operands, scalars), where an operand
+/// is None, ("call", index) or ("scratch", index).
+std::shared_ptr<cpu::Chain> make_chain(const std::vector<std::int64_t>& shape,
+                                       const py::iterable& scratch, const py::iterable& steps,
+                                       std::int32_t reduced) {
+  using Source = cpu::ChainOperand::Source;
+  std::vector<DType> dtypes;
+  for (const py::handle dtype : scratch) dtypes.push_back(dtype_of(dtype));
+  std::vector<cpu::ChainStep> chain;
+  for (const py::handle item : steps) {
+    const auto fields = item.cast<py::tuple>();
+    cpu::ChainStep step{kernel_named(fields[0].cast<std::string>()), {}, {}};
+    for (const py::handle operand : fields[1]) {
+      if (operand.is_none()) {
+        step.operands.push_back({Source::kAbsent, 0});
+        continue;
+      }
+      const auto [source, index] = operand.cast<std::pair<std::string, std::uint16_t>>();
+      step.operands.push_back({source == "call" ? Source::kCall : Source::kScratch, index});
+    }
+    for (const py::handle scalar : fields[2]) step.scalars.push_back(scalar_of(scalar));
+    chain.push_back(std::move(step));
+  }
+  return std::make_shared<cpu::Chain>(shape, std::move(dtypes), std::move(chain), reduced);
+}
+
 Step step_of(const py::handle& object) {
   const auto fields = object.cast<py::tuple>();
   if (py::isinstance<DeviceKernel>(fields[0])) return device_step_of(fields);
   Step step;
   if (py::isinstance<py::str>(fields[0])) {
-    const auto name = fields[0].cast<std::string>();
-    step.kernel = find_host_kernel(name);
-    if (step.kernel == nullptr) {
-      throw Error(ErrorKind::kUnsupported, "there is no host kernel named '" + name + "'");
-    }
+    step.kernel = kernel_named(fields[0].cast<std::string>());
+  } else if (py::isinstance<cpu::Chain>(fields[0])) {
+    step.kernel = &cpu::run_chain;
+    step.context = fields[0].cast<std::shared_ptr<cpu::Chain>>();
   } else {
     step.kernel = &call_python;
     step.context = share(fields[0]);
@@ -283,6 +317,13 @@ std::shared_ptr<PlanRecord> plan_record(PyObject* plan) noexcept {
 
 void bind_plan(PyObject* module) {
   auto handle = py::reinterpret_borrow<py::module_>(module);
+  py::class_<cpu::Chain, std::shared_ptr<cpu::Chain>>(
+      handle, "Chain", "Host kernels of one shape that run block by block, as a step of a plan.")
+      .def(py::init(&make_chain), py::arg("shape"), py::arg("scratch"), py::arg("steps"),
+           py::arg("reduced") = 0)
+      .def_property_readonly(
+          "pieces", [](const cpu::Chain& chain) { return chain.blocks().per_output; },
+          "Blocks that one reduced output comes from.");
   py::class_<PlanRecord, std::shared_ptr<PlanRecord>>(
       handle, "Plan", "What one call of an op does, decided once for a key.")
       .def(py::init(&make_plan), py::arg("outputs"), py::arg("temporaries"), py::arg("steps"),

@@ -11,6 +11,7 @@ from nbxtensor.dtype import __all__ as _dtype_names
 from nbxtensor.dtype import bool_ as bool
 from nbxtensor.errors import DeviceError, DeviceOOMError, Error, OutOfMemoryError, UnsupportedError
 from nbxtensor.ops import FUNCTIONS as _FUNCTIONS
+from nbxtensor.ops import fuse
 from nbxtensor.quant import QuantizedTensor
 from nbxtensor.runtime import (
     Device,
@@ -69,6 +70,7 @@ __all__ = [
     "errors",
     "from_dlpack",
     "from_numpy",
+    "fuse",
     "get_num_threads",
     "get_printoptions",
     "io",

@@ -52,6 +52,7 @@ from nbxtensor.tensor import from_dlpack as from_dlpack
 from nbxtensor.tensor import from_numpy as from_numpy
 from nbxtensor.ops.creation import full as full
 from nbxtensor.ops.creation import full_like as full_like
+from nbxtensor.ops import fuse as fuse
 from nbxtensor._core import get_num_threads as get_num_threads
 from nbxtensor.tensor import get_printoptions as get_printoptions
 from nbxtensor.dtype import iinfo as iinfo

@@ -610,6 +610,17 @@ class LaunchObserver:
         """
         Watch no longer.
         """
+class Chain:
+    """
+    Host kernels of one shape that run block by block, as a step of a plan.
+    """
+    def __init__(self, shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], scratch: collections.abc.Iterable, steps: collections.abc.Iterable, reduced: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+        ...
+    @property
+    def pieces(self) -> int:
+        """
+        Blocks that one reduced output comes from.
+        """
 class Plan:
     """
     What one call of an op does, decided once for a key.

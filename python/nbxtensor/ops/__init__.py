@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from nbxtensor import _core
 from nbxtensor.ops import (
     attention,
     creation,
@@ -23,6 +24,7 @@ from nbxtensor.ops import (
     views,
 )
 from nbxtensor.ops.device import moves
+from nbxtensor.ops.fuse import answer, fuse
 from nbxtensor.ops.table import METHODS, NAMES, OPS, TABLE, Row, register
 from nbxtensor.tensor import Tensor
 
@@ -60,6 +62,15 @@ for _name, _op in METHODS.items():
     if _name not in vars(Tensor):
         setattr(Tensor, _name, _op)
 
+
+def _dispatch(op: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Answer for operands that are no tensors: traced ones, then quantised ones."""
+    result = answer(op, arguments, keywords)
+    return quant.dispatch(op, arguments, keywords) if result is NotImplemented else result
+
+
+_core.set_op_dispatch(_dispatch)
+
 # The functions of the package's namespace.
 FUNCTIONS: dict[str, Any] = {**NAMES, **creation.CREATORS, **views.VIEWS}
 
@@ -71,6 +82,7 @@ __all__ = [
     "OPS",
     "TABLE",
     "Row",
+    "fuse",
     "moves",
     "register",
 ]

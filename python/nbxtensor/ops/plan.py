@@ -328,7 +328,7 @@ class Builder:
 
     def guard(self, number: Number, low: int, high: int, name: str) -> None:
         """Refuse, at each call, a number outside low..high before anything is allocated."""
-        self._guards.append((number.index, low, high, name, "index", ""))
+        self._guard(number, low, high, name, "index", "")
 
     def guard_fit(self, dtype: DType, *values: Value) -> None:
         """Refuse, at each call, integers among the values that an integer dtype does not hold."""
@@ -338,13 +338,16 @@ class Builder:
         for value in values:
             if isinstance(value, Number) and value.kind is int:
                 reason = f"which does not fit in {dtype}"
-                self._guards.append(
-                    (value.index, limits.min, limits.max, value.name, "overflow", reason)
-                )
+                self._guard(value, limits.min, limits.max, value.name, "overflow", reason)
 
     def guard_value(self, number: Number, low: int, high: int, reason: str) -> None:
         """Refuse, at each call, a number outside low..high for a reason."""
-        self._guards.append((number.index, low, high, number.name, "value", reason))
+        self._guard(number, low, high, number.name, "value", reason)
+
+    def _guard(
+        self, number: Number, low: int, high: int, name: str, error: str, reason: str
+    ) -> None:
+        self._guards.append((number.index, low, high, name, error, reason))
 
     def check_unpacked(self, *dtypes: DType) -> None:
         """Refuse dtypes of which several elements share a byte."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from nbxtensor import _core
 from nbxtensor.dtype import float32, uint8
 from nbxtensor.ops import inputs
 from nbxtensor.ops.matmul import flat_rows
@@ -200,6 +199,3 @@ def dispatch(op: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> A
     if function is None or not any(map(_is_quantized, (*arguments, *keywords.values()))):
         return NotImplemented
     return function(*arguments, **keywords)
-
-
-_core.set_op_dispatch(dispatch)
