@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from nbxtensor import _core
 from nbxtensor.dtype import DType, as_dtype
+from nbxtensor.errors import InvalidIndexError, InvalidValueError, RangeError
 from nbxtensor.ops.chain import Value, chained, value_of
 from nbxtensor.ops.device import lower
 from nbxtensor.ops.plan import Builder, Number, Shape, Step, Window
@@ -311,10 +312,8 @@ class _FuseBuilder(Builder):
     ) -> None:
         if not isinstance(number, _Constant):
             super()._guard(number, low, high, name, error, reason)
-        elif not low <= number.value <= high:
-            kind = {"index": IndexError, "overflow": OverflowError}.get(error, ValueError)
-            expected = reason or f"expected {low} to {high}"
-            raise kind(f"{self.name}: {name} is {number.value}, {expected}")
+        elif not number.none:
+            _check(f"{self.name}: {name}", number.value, low, high, error, reason)
 
     def copied(self, window: Window, dtype: DType) -> Window:
         """Return a new value of another dtype."""
@@ -381,6 +380,21 @@ class _FuseBuilder(Builder):
         return self.finish(
             [replace(w, source=_OUTPUT, index=i) for i, w in enumerate(results)], lower
         )
+
+
+_ERRORS = {"index": InvalidIndexError, "overflow": RangeError, "value": InvalidValueError}
+
+
+def _check(what: str, value: Any, low: int, high: int, error: str, reason: str) -> None:
+    """Refuse a number of the function's as the core refuses one of a call."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{what} must be an integer")
+    if low <= value <= high:
+        return
+    if reason:
+        expected = f"{reason}; expected [{low}, {high}], or convert the tensor first"
+        raise _ERRORS[error](f"{what} is {value}, {expected}")
+    raise _ERRORS[error](f"{what} must be in [{low}, {high}], got {value}")
 
 
 def _constant(value: Any, name: str) -> _Constant:

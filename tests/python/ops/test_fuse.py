@@ -235,6 +235,8 @@ def reads(x: Any) -> Any:
         (lambda x: nbx.matmul(x, 2), TypeError, "must be a tensor, got int"),
         (lambda x: x.sum(axis=4), IndexError, "axis must be in"),
         (lambda x: x & 1.5, TypeError, "not supported"),
+        (lambda x: x.to("int8") + 300, nbx.errors.RangeError, "300, which does not fit in int8"),
+        (lambda x: x.to("int8") ** -1, nbx.errors.InvalidValueError, "no negative powers"),
     ],
 )
 def test_what_a_trace_cannot_have_is_named(
