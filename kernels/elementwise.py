@@ -28,6 +28,14 @@ from nbxtensor.kernels.functions import (
     square_root,
     truncate,
 )
+from nbxtensor.kernels.single import (
+    analytic,
+    less_one,
+    log_one_plus_power,
+    mish,
+    power_of_single,
+    remainder_of_single,
+)
 from nbxtensor.runtime import kernel
 
 
@@ -60,9 +68,22 @@ def whole_remainder(a, b, FLOOR: tl.constexpr):
 
 
 @kernel
-def floor_quotient(a, b):
-    """Return floor(a / b) of float64 as Python says it."""
-    rest = exact_remainder(a, b)
+def remainders(OP: tl.constexpr, rest, a, b):
+    """Return what follows from fmod(a, b), given in float64."""
+    y = b.to(tl.float64)
+    if OP == "floor_divide":
+        r = floor_quotient(rest, a.to(tl.float64), y).to(a.dtype)
+    elif OP == "remainder":
+        turned = tl.where((rest < 0.0) != (y < 0.0), (rest + y).to(a.dtype), rest.to(a.dtype))
+        r = tl.where(rest == 0.0, copy_sign(rest.to(a.dtype), b), turned)
+    else:
+        r = rest.to(a.dtype)
+    return r
+
+
+@kernel
+def floor_quotient(rest, a, b):
+    """Return floor(a / b) of float64 as Python says it; `rest` is fmod(a, b)."""
     safe = tl.where(b == 0.0, 1.0, b)
     quotient = (a - rest) / safe
     quotient = tl.where((rest != 0.0) & ((b < 0.0) != (rest < 0.0)), quotient - 1.0, quotient)
@@ -154,18 +175,17 @@ def division(OP: tl.constexpr, a, b):
         else:
             r = whole_power(a, b)
     else:
-        x = a.to(tl.float64)
-        y = b.to(tl.float64)
-        if OP == "floor_divide":
-            r = floor_quotient(x, y).to(a.dtype)
-        elif OP == "remainder":
-            rest = exact_remainder(x, y)
-            turned = tl.where((rest < 0.0) != (y < 0.0), (rest + y).to(a.dtype), rest.to(a.dtype))
-            r = tl.where(rest == 0.0, copy_sign(rest.to(a.dtype), b), turned)
-        elif OP == "fmod":
-            r = exact_remainder(x, y).to(a.dtype)
+        if OP == "pow":
+            if a.dtype == tl.float32:
+                r = power_of_single(a, b)
+            else:
+                r = power(a, b)
         else:
-            r = power(x, y).to(a.dtype)
+            if a.dtype == tl.float32:
+                rest = remainder_of_single(a, b)
+            else:
+                rest = exact_remainder(a, b)
+            r = remainders(OP, rest, a, b)
     return r
 
 
@@ -326,6 +346,16 @@ def analysis(OP: tl.constexpr, a, e0, e1):
 
 
 @kernel
+def softplus(x):
+    """Return log(1 + exp(x)) without overflow."""
+    if x.dtype == tl.float32:
+        r = log_one_plus_power(x)
+    else:
+        r = log_one_plus_exp(x)
+    return r
+
+
+@kernel
 def smooth(OP: tl.constexpr, a, e0, e1):
     """Activations made of exp and log."""
     if OP == "hardsigmoid" or OP == "hardswish":
@@ -335,16 +365,23 @@ def smooth(OP: tl.constexpr, a, e0, e1):
         if OP == "hardswish":
             r = a * r
     elif OP == "mish":
-        r = tl.where(a != a, a, a * hyperbolic_tangent(log_one_plus_exp(a)))
+        if a.dtype == tl.float32:
+            r = mish(a)
+        else:
+            r = tl.where(a != a, a, a * hyperbolic_tangent(softplus(a)))
     elif OP == "log_sigmoid":
-        r = tl.where(a != a, a, -log_one_plus_exp(-a))
+        r = tl.where(a != a, a, -softplus(-a))
     elif OP == "softplus":
         scaled = a * e0
-        r = divide(log_one_plus_exp(scaled), tl.full(a.shape, 1.0, a.dtype) * e0)
+        r = divide(softplus(scaled), tl.full(a.shape, 1.0, a.dtype) * e0)
         r = tl.where((scaled > e1) | (a != a), a, r)
     elif OP == "elu":
-        negative = exponential_minus_one(tl.where(a > 0.0, 0.0, a).to(tl.float64))
-        r = tl.where(a > 0.0, a, e0 * negative.to(a.dtype))
+        low = tl.where(a > 0.0, 0.0, a).to(a.dtype)
+        if a.dtype == tl.float32:
+            negative = less_one(low)
+        else:
+            negative = exponential_minus_one(low)
+        r = tl.where(a > 0.0, a, e0 * negative)
     else:
         tl.static_assert(False, "no such op")
     return r
@@ -352,7 +389,7 @@ def smooth(OP: tl.constexpr, a, e0, e1):
 
 @kernel
 def library(OP: tl.constexpr, x, y):
-    """Functions that are computed in float64."""
+    """Functions that are computed in float64; of the group `double` for float32 too."""
     if OP == "exp2":
         r = tl.exp2(x)
     elif OP == "expm1":
@@ -448,7 +485,10 @@ def apply(GROUP: tl.constexpr, OP: tl.constexpr, a, b, c, e0, e1, e2, B: tl.cons
         y = a
         if B != "":
             y = b
-        r = library(OP, a.to(tl.float64), y.to(tl.float64)).to(a.dtype)
+        if GROUP == "analytic" and a.dtype == tl.float32:
+            r = analytic(OP, a, y)
+        else:
+            r = library(OP, a.to(tl.float64), y.to(tl.float64)).to(a.dtype)
     return r
 
 

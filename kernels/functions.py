@@ -56,31 +56,39 @@ def square_root(x):
 
 
 @kernel
+def exponential_parts(x):
+    """Return m, a and b with exp(x) = (1 + m) a b for float32; a and b are powers of two.
+
+    The power is in two halves, so that neither leaves the range.
+    """
+    # Past these the result is infinity or 0 whatever the argument.
+    low = tl.where(x < -115.0, -115.0, x)
+    argument = tl.where(low > 90.0, 90.0, low)
+    # The sum's last bits are the whole part of x / ln 2.
+    shifted = argument * 1.4426950216293335 + 12582912.0
+    whole = shifted - 12582912.0
+    f = argument - whole * 0.693145751953125
+    f = f - whole * 1.428606765330187e-06
+    p = f * 0.00019917669123969972 + 0.0013945853570476174
+    p = p * f + 0.008333265781402588
+    p = p * f + 0.04166627302765846
+    p = p * f + 0.1666666716337204
+    p = p * f + 0.5
+    exponent = shifted.to(tl.int32, bitcast=True) - 0x4B400000
+    half = exponent >> 1
+    first = ((half + 127) << 23).to(tl.float32, bitcast=True)
+    second = ((exponent - half + 127) << 23).to(tl.float32, bitcast=True)
+    return (p * f) * f + f, first, second
+
+
+@kernel
 def exponential(x):
     """Return exp(x); in float32 within 2 units, subnormal results included."""
     if x.dtype == tl.float64:
         r = tl.exp(x)
     else:
-        # Past these the result is infinity or 0 whatever the argument.
-        low = tl.where(x < -104.0, -104.0, x)
-        argument = tl.where(low > 89.0, 89.0, low)
-        # The sum's last bits are the whole part of x / ln 2.
-        shifted = argument * 1.4426950216293335 + 12582912.0
-        whole = shifted - 12582912.0
-        f = argument - whole * 0.693145751953125
-        f = f - whole * 1.428606765330187e-06
-        p = f * 0.00019917669123969972 + 0.0013945853570476174
-        p = p * f + 0.008333265781402588
-        p = p * f + 0.04166627302765846
-        p = p * f + 0.1666666716337204
-        p = p * f + 0.5
-        p = (p * f) * f + f + 1.0
-        # Two halves of the power of two, so that neither leaves the range.
-        exponent = shifted.to(tl.int32, bitcast=True) - 0x4B400000
-        half = exponent >> 1
-        first = ((half + 127) << 23).to(tl.float32, bitcast=True)
-        second = ((exponent - half + 127) << 23).to(tl.float32, bitcast=True)
-        r = tl.where(x == x, p * first * second, x)
+        m, first, second = exponential_parts(x)
+        r = tl.where(x == x, (1.0 + m) * first * second, x)
     return r
 
 
@@ -146,9 +154,9 @@ def hyperbolic_tangent(x):
         p = p * z + -0.05377177149057388
         p = p * z + 0.13331806659698486
         p = p * z + -0.33333295583724976
-        small = x * z * p + x
+        small = magnitude * z * p + magnitude
         large = 1.0 - divide(tl.full(x.shape, 2.0, tl.float32), exponential(2.0 * magnitude) + 1.0)
-        r = tl.where(magnitude < 0.6, small, copy_sign(large, x))
+        r = copy_sign(tl.where(magnitude < 0.6, small, large), x)
     return r
 
 
@@ -215,9 +223,8 @@ def one_plus_error(x):
 
 @kernel
 def log_one_plus_exp(x):
-    """Return log(1 + exp(x)) without overflow."""
-    small = logarithm_of_one_plus(tl.exp(-tl.abs(x.to(tl.float64))))
-    return tl.where(x > 0.0, x, 0.0) + small.to(x.dtype)
+    """Return log(1 + exp(x)) of float64 without overflow."""
+    return tl.where(x > 0.0, x, 0.0) + logarithm_of_one_plus(tl.exp(-tl.abs(x)))
 
 
 @kernel
@@ -322,6 +329,24 @@ def power_logarithm(x):
 
 
 @kernel
+def finished_power(x, y, r):
+    """Return x to the power y as C says it; r is that of |x| where it is positive and finite."""
+    magnitude = tl.abs(x)
+    ordinary = (magnitude > 0.0) & (magnitude < float("inf"))
+    whole = tl.floor(y) == y
+    # Halves of whole numbers past the mantissa are whole again.
+    odd = whole & (tl.floor(y * 0.5) * 2.0 != y)
+    # Of 0 and infinity the power is one of them again.
+    up = (magnitude == 0.0) != (y > 0.0)
+    r = tl.where(ordinary, r, tl.where(up, float("inf"), 0.0))
+    r = tl.where(is_negative(x) & odd, copy_sign(r, x), r)
+    r = tl.where((x < 0.0) & ~whole & (magnitude < float("inf")), float("nan"), r)
+    r = tl.where((magnitude == 1.0) & (tl.abs(y) == float("inf")), 1.0, r)
+    r = tl.where((x != x) | (y != y), x + y, r)
+    return tl.where((y == 0.0) | (x == 1.0), 1.0, r)
+
+
+@kernel
 def power(x, y):
     """Return x to the power y for float64, as C says it."""
     magnitude = tl.abs(x)
@@ -331,17 +356,7 @@ def power(x, y):
     rest = tl.fma(y, high, -product) + y * low
     grown = tl.exp(product)
     finite = (grown > 0.0) & (grown < float("inf")) & (rest == rest)
-    r = tl.where(finite, grown * (1.0 + rest), grown)
-    whole = tl.floor(y) == y
-    odd = whole & (tl.abs(y) < 9007199254740992.0) & (tl.floor(y * 0.5) * 2.0 != y)
-    # Of 0 and infinity the power is one of them again.
-    up = (magnitude == 0.0) != (y > 0.0)
-    r = tl.where(ordinary, r, tl.where(up, float("inf"), 0.0))
-    r = tl.where(is_negative(x) & odd, -r, r)
-    r = tl.where((x < 0.0) & ~whole & (magnitude < float("inf")), float("nan"), r)
-    r = tl.where((magnitude == 1.0) & (tl.abs(y) == float("inf")), 1.0, r)
-    r = tl.where((x != x) | (y != y), x + y, r)
-    return tl.where((y == 0.0) | (x == 1.0), 1.0, r)
+    return finished_power(x, y, tl.where(finite, grown * (1.0 + rest), grown))
 
 
 @kernel

@@ -5,6 +5,7 @@ Public, so that users test their own rows the same way.
 
 from __future__ import annotations
 
+from nbxtensor.testing import accuracy
 from nbxtensor.testing.cases import (
     LAYOUTS,
     Case,
@@ -19,6 +20,7 @@ from nbxtensor.testing.cases import (
 __all__ = [
     "LAYOUTS",
     "Case",
+    "accuracy",
     "allowed_error",
     "as_layout",
     "cases_of",

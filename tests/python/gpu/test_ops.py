@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from nbxtensor.errors import UnsupportedError
 from nbxtensor.ops import TABLE
-from nbxtensor.testing import Case, cases_of, check_case
+from nbxtensor.testing import Case, accuracy, cases_of, check_case
 from nbxtensor.testing.cases import LAYOUTS
 
 pytestmark = pytest.mark.gpu
@@ -220,3 +220,8 @@ def test_a_decoder_says_what_it_says_on_the_cpu(generator: np.random.Generator) 
     assert drawn.numpy().tolist() == (
         nbx.random.sample(expected, 0.8, 20, 0.9, nbx.random.Generator(3)).numpy().tolist()
     )
+
+
+@pytest.mark.parametrize("name", [*accuracy.UNARY, *accuracy.BINARY])
+def test_functions_of_float32_are_accurate(name: str, generator: np.random.Generator) -> None:
+    accuracy.check(name, DEVICE, generator)

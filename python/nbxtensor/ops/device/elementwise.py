@@ -42,8 +42,8 @@ _GROUPS: Final = {
     "rounding": "floor ceil trunc round",
     "analysis": "exp log sqrt rsqrt sin cos tanh erf sigmoid silu gelu hardsigmoid hardswish mish "
     "log_sigmoid softplus elu",
-    "library": "exp2 expm1 log2 log10 log1p tan asin acos atan atan2 sinh cosh asinh acosh atanh "
-    "hypot logaddexp",
+    "analytic": "expm1 log1p tan asin acos atan atan2 sinh cosh asinh acosh atanh logaddexp",
+    "double": "exp2 log2 log10 hypot",
 }
 GROUP_OF: Final[dict[str, str]] = {
     op: group for group, ops in _GROUPS.items() for op in ops.split()
