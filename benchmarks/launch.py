@@ -142,11 +142,10 @@ def bare(options: Any, library: str) -> Callable[[], float] | None:
     if compiler is None:
         return None
     from _launch_kernels import five
-    from nbxtensor.runtime import compiler as triton_compiler
-    from nbxtensor.runtime import loading
+    from nbxtensor.runtime import loading, targets
 
     device = nbx.device(options.device)
-    target = triton_compiler.target_of(device.architecture, 32)
+    target = targets.target_of(device.architecture, 32)
     types = dict.fromkeys(("a", "b", "c", "d"), "*fp32") | {"n": "i32"}
     hints = {(i,): "D" for i in range(5)}
     request = loading.Request(

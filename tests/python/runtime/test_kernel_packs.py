@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from nbxtensor import errors
-from nbxtensor.runtime import compiler, loading, sources
+from nbxtensor.runtime import compiler, loading, sources, targets
 from nbxtensor.runtime.pack import SUFFIX, Pack, key_of, packs, text_of
 
 from .conftest import Package
 
 TYPES = {"x_ptr": "*fp32", "y_ptr": "*fp32", "o_ptr": "*fp32", "n": "i32", "alpha": "fp32"}
-TARGET = compiler.target_of("sm_90", 32)
+TARGET = targets.target_of("sm_90", 32)
 
 
 def request(package: Package, block: Any = 64, **options: Any) -> loading.Request:
@@ -59,7 +59,7 @@ def test_what_a_kernel_depends_on_is_in_its_key(
         request(package, 128).key(TARGET, "3.9.0"),
         request(package, 64.0).key(TARGET, "3.9.0"),
         request(package, num_warps=8).key(TARGET, "3.9.0"),
-        request(package).key(compiler.target_of("sm_80", 32), "3.9.0"),
+        request(package).key(targets.target_of("sm_80", 32), "3.9.0"),
         request(package).key(TARGET, "3.8.0"),
     }
     monkeypatch.setenv("TRITON_F32_DEFAULT", "ieee")
@@ -162,18 +162,18 @@ def test_read_only_packs_come_first(
     monkeypatch.setattr(compiler, "compile_kernel", lambda *_, **__: pytest.fail("compiled again"))
     assert loading.found(request(package), TARGET).image == made.image
     # A deployment without Triton takes what any version compiled.
-    monkeypatch.setattr(compiler, "triton_version", lambda: None)
+    monkeypatch.setattr(targets, "triton_version", lambda: None)
     assert loading.found(request(package), TARGET).image == made.image
 
 
 WORKER = """
 import sys
-from nbxtensor.runtime import compiler, loading
+from nbxtensor.runtime import loading, targets
 name, blocks = sys.argv[1], [64, 128, 256]
 types = {"x_ptr": "*fp32", "y_ptr": "*fp32", "o_ptr": "*fp32", "n": "i32", "alpha": "fp32"}
 for block in blocks:
     request = loading.request_of(name, types, {"BLOCK": block}, frozenset(), {})
-    made = loading.found(request, compiler.target_of("sm_90", 32))
+    made = loading.found(request, targets.target_of("sm_90", 32))
     print(block, len(made.image), "triton" in sys.modules, name.partition(":")[0] in sys.modules)
 """
 
@@ -248,9 +248,9 @@ def test_records_are_listed(package: Package) -> None:
 
 
 def test_targets() -> None:
-    assert compiler.target_of("sm_90", 32).text == "sm_90"
-    assert compiler.target_of("sm_90a", 32).text == "sm_90"
-    assert compiler.target_of("gfx942", 64).text == "gfx942x64"
+    assert targets.target_of("sm_90", 32).text == "sm_90"
+    assert targets.target_of("sm_90a", 32).text == "sm_90"
+    assert targets.target_of("gfx942", 64).text == "gfx942x64"
     for name in ("sm_61", "apple9"):
         with pytest.raises(errors.UnsupportedError, match=name):
-            compiler.target_of(name, 32)
+            targets.target_of(name, 32)
