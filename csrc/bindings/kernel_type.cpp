@@ -213,18 +213,6 @@ void check_operands(const KernelCallState& call, Stream& stream, bool submitted)
   }
 }
 
-/// Whether the driver may wait for room in its queue, while queued work waits for the Python lock:
-/// giving it up costs as much as half of a launch. Queues have room for about a thousand launches.
-bool may_wait(Stream& stream) {
-  constexpr Ticket kFew = 64;
-  if (stream.device().kind() == DeviceKind::kSim || stream.is_captured()) return true;
-  if (stream.known_pending() < kFew) [[likely]]
-    return false;
-  const Ticket submitted = stream.submitted();
-  // The driver is asked once in a while only: that costs more than it saves.
-  return submitted % kFew != 0 || !stream.is_complete(submitted - kFew / 2);
-}
-
 const std::uint64_t* convert(const KernelCallState& call, const DeviceKernel& kernel,
                              std::uint64_t* words) noexcept {
   std::size_t at = 0;
@@ -503,6 +491,16 @@ PyType_Spec bound_kernel_specification = {
 };
 
 }  // namespace
+
+bool may_wait(Stream& stream) {
+  constexpr Ticket kFew = 64;
+  if (stream.device().kind() == DeviceKind::kSim || stream.is_captured()) return true;
+  if (stream.known_pending() < kFew) [[likely]]
+    return false;
+  const Ticket submitted = stream.submitted();
+  // The driver is asked once in a while only: that costs more than it saves.
+  return submitted % kFew != 0 || !stream.is_complete(submitted - kFew / 2);
+}
 
 void bind_kernel_type(PyObject* module) {
   auto handle = py::reinterpret_borrow<py::module_>(module);

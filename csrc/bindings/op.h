@@ -40,6 +40,7 @@ struct PlanRecord {
   std::vector<std::uint16_t> written;  // argument tensors that steps write
   std::vector<ScalarGuard> guards;
   bool release_lock = false;  // long enough to let other Python threads run meanwhile
+  bool only_launches = false;
 };
 
 /// The record inside a `_core.Plan` object; null with TypeError set if it is none.
