@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -207,6 +208,93 @@ def test_processes_share_a_pack_and_warm_ones_import_no_compiler(package: Packag
     out, error = warm.communicate()
     assert warm.returncode == 0, error
     assert [line.split()[2:] for line in out.splitlines()] == [["False", "False"]] * 3
+
+
+WARM = """
+import sys
+import nbxtensor as nbx
+before = set(sys.modules)
+from declared import scale
+from nbxtensor.runtime import loading, sources, targets
+request = loading.Request(
+    "scale", lambda: scale.function, lambda: sources.hash_of_function(scale.function),
+    types={"x": "*fp32", "n": "i32"}, constants={}, hints={},
+)
+assert len(request.key(targets.target_of("sm_90", 32), str(targets.triton_version()))) == 64
+name = sys.argv[1]
+loading.found(loading.request_of(name, {types}, {"BLOCK": 64}, frozenset({"x_ptr"}), {}),
+              targets.target_of("sm_90", 32))
+print(*sorted(set(sys.modules) - before))
+"""
+# What a process imports that finds its kernels in a pack.
+WARM_MODULES = {
+    "declared",
+    "importlib._abc",
+    "importlib.util",
+    *(
+        f"nbxtensor.runtime.{part}"
+        for part in ("calls", "loading", "pack", "signature", "sources", "targets")
+    ),
+}
+
+
+def test_a_warm_launch_imports_little(package: Package) -> None:
+    loading.found(request(package), TARGET)
+    (package.folder.parent / "declared.py").write_text(
+        "from nbxtensor import kernel\n\n@kernel\ndef scale(x, n):\n    pass\n"
+    )
+    path = os.pathsep.join([str(package.folder.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", WARM.replace("{types}", repr(TYPES)), f"{package.name}.family:add"],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    # The package that holds the kernel's file is found by importing it, not the file.
+    assert set(done.stdout.split()) <= WARM_MODULES | {package.name}
+
+
+def test_a_functions_text_is_what_inspect_says(tmp_path: Path) -> None:
+    text = '''
+def plain(a):
+    x = """
+at the margin"""
+    return (a,
+x)
+
+
+# of the next
+@staticmethod
+def decorated(
+    a, b=(1,
+2),
+):
+
+    # inside
+    return a  # last
+
+
+def outer():
+    def inner(a):
+        if a:
+            pass
+        # at its end
+
+        return a
+
+    return inner
+
+
+def short(): return 1
+end = 2
+'''
+    file = tmp_path / "texts_of_functions.py"
+    file.write_text(text)
+    names: dict[str, Any] = {}
+    exec(compile(text, str(file), "exec"), names)
+    functions = [names["plain"], names["decorated"].__func__, names["outer"], names["outer"]()]
+    for function in [*functions, names["short"]]:
+        lines, number = inspect.getsourcelines(function)
+        assert sources.text_of_function(function) == ("".join(lines), number)
 
 
 def test_names_that_lead_nowhere(package: Package) -> None:
