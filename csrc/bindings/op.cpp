@@ -126,7 +126,8 @@ class PlanCache {
   std::mutex mutex_;
   std::vector<Entry> slots_;
   std::size_t count_ = 0;
-  std::size_t last_ = 0;  // the place of the entry that was found last; entries may have moved since
+  std::size_t last_ =
+      0;  // the place of the entry that was found last; entries may have moved since
 };
 
 struct OpState {

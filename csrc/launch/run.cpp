@@ -7,8 +7,8 @@
 #include "device/sim/sim.h"
 #include "launch/graph.h"
 #include "launch/plan.h"
-#include "stream/callback.h"
 #include "storage/late.h"
+#include "stream/callback.h"
 #include "stream/fault.h"
 
 namespace nbx {
