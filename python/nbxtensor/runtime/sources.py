@@ -142,7 +142,8 @@ def text_of_function(function: FunctionType) -> tuple[str, int]:
 def _is_function(lines: list[str], indent: int) -> bool:
     text = "".join(["if True:\n" if indent else "", *lines])
     try:
-        (statement,) = compile(text, "<kernel>", "exec", ast.PyCF_ONLY_AST, True).body
+        module: Any = compile(text, "<kernel>", "exec", ast.PyCF_ONLY_AST, True)
+        (statement,) = module.body
     except (SyntaxError, ValueError):
         return False
     return isinstance(statement.body[0] if indent else statement, ast.FunctionDef)
