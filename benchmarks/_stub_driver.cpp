@@ -56,6 +56,26 @@ int allocate(Pointer* pointer, std::size_t bytes) {
   *pointer = reinterpret_cast<Pointer>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096));
   return 0;
 }
+int stream(Handle* handle, unsigned /*flags*/, int /*priority*/) {
+  static char places[64];
+  static int next = 0;
+  *handle = &places[next++ % 64];
+  return 0;
+}
+int end_capture(Handle /*stream*/, Handle* graph) { return context(graph); }
+int instantiate(Handle* executable, Handle /*graph*/, unsigned long long /*flags*/) {
+  return context(executable);
+}
+int capture_info(Handle /*stream*/, int* state, unsigned long long* id, Handle* graph,
+                 const Handle** nodes, const void** edges, std::size_t* count) {
+  static Handle node;
+  *state = 1;
+  *id = 1;
+  *edges = nullptr;
+  *nodes = &node;
+  *count = 1;
+  return context(graph) | context(&node);
+}
 int text(int /*status*/, const char** words) {
   *words = "idle";
   return 0;
@@ -85,6 +105,10 @@ void* override_of(const char* wanted) {
       {"cuMemAlloc", reinterpret_cast<void*>(&allocate)},
       {"cuGetErrorName", reinterpret_cast<void*>(&text)},
       {"cuGetErrorString", reinterpret_cast<void*>(&text)},
+      {"cuStreamCreateWithPriority", reinterpret_cast<void*>(&stream)},
+      {"cuStreamEndCapture", reinterpret_cast<void*>(&end_capture)},
+      {"cuGraphInstantiateWithFlags", reinterpret_cast<void*>(&instantiate)},
+      {"cuStreamGetCaptureInfo", reinterpret_cast<void*>(&capture_info)},
       {"cuStreamIsCapturing", reinterpret_cast<void*>(&not_capturing)},
   };
   for (const Row& row : rows) {

@@ -31,21 +31,26 @@ std::string type_of(PyObject* object) { return Py_TYPE(object)->tp_name; }
 
 // ---- tensors --------------------------------------------------------------------------------
 
-void note_device(KernelCallState& call, std::size_t parameter, Device& device) {
+[[noreturn, gnu::cold]] void refuse_device(const KernelCallState& call, std::size_t parameter,
+                                           const Device& device) {
+  const std::string other = PyUnicode_AsUTF8(call.signature.parameters[call.first].name);
+  refuse(call.signature, parameter, ErrorKind::kValue,
+         "is on " + device.name() + ", '" + other + "' on " + call.device->name() +
+             "; a kernel runs on one device: move it with .to('" + call.device->name() + "')");
+}
+
+inline void note_device(KernelCallState& call, std::size_t parameter, Device& device) {
   if (call.device == nullptr) {
     call.device = &device;
     call.first = parameter;
   } else if (call.device != &device) [[unlikely]] {
-    const std::string other = PyUnicode_AsUTF8(call.signature.parameters[call.first].name);
-    refuse(call.signature, parameter, ErrorKind::kValue,
-           "is on " + device.name() + ", '" + other + "' on " + call.device->name() +
-               "; a kernel runs on one device: move it with .to('" + call.device->name() + "')");
+    refuse_device(call, parameter, device);
   }
 }
 
 /// The tensor's elements lie in its storage: whatever made the tensor saw to it, and this costs
 /// less than finding out what overwrote another tensor.
-bool inside_storage(const TensorMeta& meta) noexcept {
+inline bool inside_storage(const TensorMeta& meta) noexcept {
   const Layout& layout = meta.layout;
   std::int64_t low = 0;
   std::int64_t high = 0;
@@ -62,17 +67,17 @@ bool inside_storage(const TensorMeta& meta) noexcept {
   return first >= start && last <= start + meta.storage->bytes();
 }
 
-void check_live(const KernelCallState& call, std::size_t parameter, const TensorMeta& meta) {
+[[gnu::cold]] void refuse_memory(const KernelCallState& call, std::size_t parameter,
+                                 const TensorMeta& meta) {
   try {
     meta.storage->require_awake();
   } catch (const Error& error) {
     refuse(call.signature, parameter, error.kind(), std::string("cannot be used: ") + error.what());
   }
-  if (!inside_storage(meta)) [[unlikely]] {
-    refuse(call.signature, parameter, ErrorKind::kValue,
-           "reaches beyond its memory of " + std::to_string(meta.storage->bytes()) +
-               " bytes; make the view again");
-  }
+  if (inside_storage(meta)) return;  // another thread woke it meanwhile
+  refuse(call.signature, parameter, ErrorKind::kValue,
+         "reaches beyond its memory of " + std::to_string(meta.storage->bytes()) +
+             " bytes; make the view again");
 }
 
 void check_pointer_type(const KernelCallState& call, std::size_t parameter, const char* given,
@@ -96,10 +101,11 @@ void check_pointer_type(const KernelCallState& call, std::size_t parameter, cons
              given + "'");
 }
 
-Argument read_tensor(KernelCallState& call, std::size_t parameter, const TensorMeta& meta) {
+inline Argument read_tensor(KernelCallState& call, std::size_t parameter, const TensorMeta& meta) {
   const KernelParameter& declared = call.signature.parameters[parameter];
   note_device(call, parameter, meta.device());
-  check_live(call, parameter, meta);
+  if (!meta.storage->is_usable() || !inside_storage(meta)) [[unlikely]]
+    refuse_memory(call, parameter, meta);
   const auto code = static_cast<std::uint8_t>(meta.dtype);
   if (declared.annotation != Annotation::kNone || kPointedTypes[code] == nullptr) [[unlikely]] {
     check_pointer_type(call, parameter, kPointedTypes[code], facts_of(meta.dtype).name);
@@ -248,7 +254,6 @@ Argument read_foreign(KernelCallState& call, std::size_t parameter, PyObject* ob
 }
 
 Argument read_argument(KernelCallState& call, std::size_t parameter, PyObject* object) {
-  if (Py_TYPE(object) == tensor_class) return read_tensor(call, parameter, meta_of(object));
   if (PyLong_CheckExact(object)) return read_integer(call, parameter, object);
   if (is_tensor(object)) return read_tensor(call, parameter, meta_of(object));
   if (PyFloat_CheckExact(object)) {
@@ -359,10 +364,15 @@ void read_kernel_call(KernelCallState& call) {
   call.key.push_back(0);  // the device, known at the end
   const std::size_t count = call.signature.parameters.size();
   for (std::size_t i = 0; i < count; ++i) {
+    PyObject* value = call.values[i];
     if (call.signature.parameters[i].is_constexpr) {
-      add_constant(call, call.values[i]);
+      add_constant(call, value);
+    } else if (Py_TYPE(value) == tensor_class) [[likely]] {
+      const Argument argument = read_tensor(call, i, meta_of(value));
+      call.key.push_back(argument.key());
+      call.bits.push_back(argument.bits);
     } else {
-      add_argument(call, i, call.values[i]);
+      add_argument(call, i, value);
     }
   }
   for (std::size_t i = 0; i < call.option_count; ++i) {

@@ -78,9 +78,8 @@ std::uint64_t hash_of(const Key& key) noexcept {
   return hash;
 }
 
-bool matches(const Variant& variant, std::uint64_t hash, const Key& key) noexcept {
-  return variant.hash == hash && variant.key.size() == key.size() &&
-         std::memcmp(variant.key.data(), key.data(), key.size() * sizeof(std::uint64_t)) == 0;
+bool matches(const Variant& variant, const Key& key) noexcept {
+  return std::equal(variant.key.begin(), variant.key.end(), key.begin(), key.end());
 }
 
 Variant* find(const KernelState& state, std::uint64_t hash, const Key& key) noexcept {
@@ -88,7 +87,7 @@ Variant* find(const KernelState& state, std::uint64_t hash, const Key& key) noex
   if (table == nullptr) return nullptr;
   for (std::size_t i = hash & table->mask;; i = (i + 1) & table->mask) {
     Variant* variant = table->slots[i].load(std::memory_order_acquire);
-    if (variant == nullptr || matches(*variant, hash, key)) return variant;
+    if (variant == nullptr || (variant->hash == hash && matches(*variant, key))) return variant;
   }
 }
 
@@ -171,9 +170,10 @@ Variant* compile(KernelState& state, const KernelCallState& call, std::uint64_t 
 }
 
 Variant* find_or_compile(KernelState& state, const KernelCallState& call) {
-  const std::uint64_t hash = hash_of(call.key);
   Variant* variant = state.last.load(std::memory_order_acquire);
-  if (variant != nullptr && matches(*variant, hash, call.key)) return variant;
+  if (variant != nullptr && matches(*variant, call.key)) [[likely]]
+    return variant;
+  const std::uint64_t hash = hash_of(call.key);
   variant = find(state, hash, call.key);
   if (variant == nullptr) variant = compile(state, call, hash);
   if (variant != nullptr) state.last.store(variant, std::memory_order_release);
@@ -213,27 +213,21 @@ void check_operands(const KernelCallState& call, Stream& stream, bool submitted)
   }
 }
 
-/// Whether the driver may wait for room in its queue, while queued work waits for the Python lock:
-/// giving it up costs as much as half of a launch. Queues have room for about a thousand launches.
-bool may_wait(Stream& stream) {
-  constexpr Ticket kFew = 64;
-  if (stream.device().kind() == DeviceKind::kSim || stream.is_captured()) return true;
-  const Ticket submitted = stream.submitted();
-  if (submitted - known_completed(stream.id()) < kFew) [[likely]]
-    return false;
-  // The driver is asked once in a while only: that costs more than it saves.
-  return submitted % kFew != 0 || !stream.is_complete(submitted - kFew / 2);
-}
-
-void launch(const KernelCallState& call, const DeviceKernel& kernel, const Grid& grid) {
-  std::array<std::uint64_t, DeviceKernel::kMaximumWords> words;
+const std::uint64_t* convert(const KernelCallState& call, const DeviceKernel& kernel,
+                             std::uint64_t* words) noexcept {
   std::size_t at = 0;
   for (const Slot slot : kernel.slots()) {
     if (slot == Slot::kSkip) continue;
     const std::uint64_t bits = call.bits.data()[at];
-    words[at] = is_real(slot) ? pack_real(slot, std::bit_cast<double>(bits)) : bits;
-    ++at;
+    words[at++] = is_real(slot) ? pack_real(slot, std::bit_cast<double>(bits)) : bits;
   }
+  return words;
+}
+
+void launch(const KernelCallState& call, const DeviceKernel& kernel, const Grid& grid) {
+  std::array<std::uint64_t, DeviceKernel::kMaximumWords> converted;
+  const std::uint64_t* words = call.bits.data();
+  if (kernel.converts()) words = convert(call, kernel, converted.data());
   Stream& stream = current_stream(*call.device);
   const bool checks = call.operands.size() != 0 &&
                       call.operands.data()[0].tensor->storage->memory().checker != nullptr;
@@ -241,12 +235,10 @@ void launch(const KernelCallState& call, const DeviceKernel& kernel, const Grid&
     const Unlocked unlocked(may_wait(stream));
     if (checks) [[unlikely]]
       check_operands(call, stream, false);
-    kernel.launch(stream, grid, words.data());
-    if (call.operands.size() != 0) {
-      const BlockUse use = stream.use();
-      for (const KernelOperand& operand : call.operands) {
-        operand.tensor->storage->touch(stream, use);
-      }
+    kernel.launch(stream, grid, words);
+    const BlockUse use = stream.use();
+    for (const KernelOperand& operand : call.operands) {
+      operand.tensor->storage->touch(stream, use);
     }
     if (checks) [[unlikely]]
       check_operands(call, stream, true);
@@ -499,6 +491,16 @@ PyType_Spec bound_kernel_specification = {
 };
 
 }  // namespace
+
+bool may_wait(Stream& stream) {
+  constexpr Ticket kFew = 64;
+  if (stream.device().kind() == DeviceKind::kSim || stream.is_captured()) return true;
+  if (stream.known_pending() < kFew) [[likely]]
+    return false;
+  const Ticket submitted = stream.submitted();
+  // The driver is asked once in a while only: that costs more than it saves.
+  return submitted % kFew != 0 || !stream.is_complete(submitted - kFew / 2);
+}
 
 void bind_kernel_type(PyObject* module) {
   auto handle = py::reinterpret_borrow<py::module_>(module);

@@ -5,11 +5,13 @@
 #include <pybind11/stl.h>
 #include <structmember.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <mutex>
 
 #include "bindings/bindings.h"
+#include "bindings/kernel_type.h"
 #include "bindings/python_lock.h"
 #include "bindings/tensor_copy.h"
 #include "stream/fault.h"
@@ -45,6 +47,13 @@ class CacheLock {
 /// shapes never repeat stays bounded.
 class PlanCache {
  public:
+  /// The plan that was found last, if it is of this key: many calls of an op are alike.
+  [[nodiscard]] std::shared_ptr<PlanRecord> find_again(const Key& key) {
+    const CacheLock lock(mutex_);
+    if (last_ >= slots_.size() || !matches(slots_[last_], key)) return nullptr;
+    return slots_[last_].record;
+  }
+
   [[nodiscard]] std::shared_ptr<PlanRecord> find(std::uint64_t hash, const Key& key) {
     const CacheLock lock(mutex_);
     if (slots_.empty()) return nullptr;
@@ -52,8 +61,8 @@ class PlanCache {
     for (std::size_t i = hash & mask;; i = (i + 1) & mask) {
       const Entry& entry = slots_[i];
       if (entry.record == nullptr) return nullptr;
-      if (entry.hash == hash && entry.key.size() == key.size() &&
-          std::memcmp(entry.key.data(), key.data(), key.size() * sizeof(std::uint64_t)) == 0) {
+      if (entry.hash == hash && matches(entry, key)) {
+        last_ = i;
         return entry.record;
       }
     }
@@ -90,6 +99,9 @@ class PlanCache {
   }
 
  private:
+  static bool matches(const Entry& entry, const Key& key) noexcept {
+    return std::equal(entry.key.begin(), entry.key.end(), key.begin(), key.end());
+  }
   // Outside the lock: the last reference to a plan may run Python code.
   static void release_kept(std::vector<Entry>& entries) {
     for (Entry& entry : entries) {
@@ -114,6 +126,8 @@ class PlanCache {
   std::mutex mutex_;
   std::vector<Entry> slots_;
   std::size_t count_ = 0;
+  std::size_t last_ =
+      0;  // the place of the entry that was found last; entries may have moved since
 };
 
 struct OpState {
@@ -167,6 +181,7 @@ std::shared_ptr<PlanRecord> plan_call(OpState& state, const BoundCall& call, std
   if (record == nullptr) return nullptr;
   record->plan.name = state.signature.name;
   require_runnable(record->plan, call.memory->device);
+  record->only_launches = only_launches(record->plan);
   Entry entry;
   entry.hash = hash;
   entry.key.assign(call.key.data(), call.key.data() + call.key.size());
@@ -244,6 +259,13 @@ PyObject* wrap_results(const OpState& state, const PlanRecord& record, const Bou
   return wrapped;
 }
 
+// Whether no other Python thread runs while one has the lock.
+#ifdef Py_GIL_DISABLED
+constexpr bool kOneThread = false;
+#else
+constexpr bool kOneThread = true;
+#endif
+
 PyObject* execute(const OpState& state, const PlanRecord& record, BoundCall& call) {
   TensorMeta inline_outputs[kInlineOutputs];
   std::vector<TensorMeta> more;
@@ -256,9 +278,12 @@ PyObject* execute(const OpState& state, const PlanRecord& record, BoundCall& cal
   check_guards(state, record, call);
   {
     // Queued devices may wait for work that itself needs the Python lock.
-    const Unlocked unlocked(record.release_lock || !device.properties().integrated_work);
-    run_plan(record.plan, *call.memory, current_stream(device), call.tensors.data(),
-             call.tensors.size(), call.scalars.data(), call.scalars.size(), outputs);
+    Stream& stream = current_stream(device);
+    const bool unlocks = record.release_lock || (!device.properties().integrated_work &&
+                                                 (!record.only_launches || may_wait(stream)));
+    const Unlocked unlocked(unlocks);
+    run_plan(record.plan, *call.memory, stream, call.tensors.data(), call.tensors.size(),
+             call.scalars.data(), call.scalars.size(), outputs, !unlocks && kOneThread);
   }
   return wrap_results(state, record, call, outputs);
 }
@@ -315,9 +340,12 @@ PyObject* op_call(PyObject* self, PyObject* const* arguments, std::size_t flagge
     if (bound == BindResult::kForeign) {
       return answer_foreign(self, state, arguments, positional, keyword_names, call, foreign);
     }
-    const std::uint64_t hash = hash_of(call.key);
-    std::shared_ptr<PlanRecord> record = state.cache.find(hash, call.key);
-    if (record == nullptr) record = plan_call(state, call, hash);
+    std::shared_ptr<PlanRecord> record = state.cache.find_again(call.key);
+    if (record == nullptr) {
+      const std::uint64_t hash = hash_of(call.key);
+      record = state.cache.find(hash, call.key);
+      if (record == nullptr) record = plan_call(state, call, hash);
+    }
     return record == nullptr ? nullptr : execute(state, *record, call);
   } catch (py::error_already_set& error) {
     error.restore();

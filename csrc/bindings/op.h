@@ -40,6 +40,7 @@ struct PlanRecord {
   std::vector<std::uint16_t> written;  // argument tensors that steps write
   std::vector<ScalarGuard> guards;
   bool release_lock = false;  // long enough to let other Python threads run meanwhile
+  bool only_launches = false;
 };
 
 /// The record inside a `_core.Plan` object; null with TypeError set if it is none.
@@ -69,23 +70,25 @@ class InlineVector {
 
  private:
   T* extend(std::size_t count) {
-    if (size_ + count > capacity_) {
-      capacity_ = 2 * capacity_ + count;
-      std::vector<T> larger(capacity_);
-      std::memcpy(larger.data(), items_, size_ * sizeof(T));
-      overflow_.swap(larger);
-      items_ = overflow_.data();
-    }
+    if (size_ + count > capacity_) [[unlikely]]
+      grow(count);
     T* end = items_ + size_;
     size_ += count;
     return end;
+  }
+  __attribute__((noinline, cold)) void grow(std::size_t count) {
+    capacity_ = 2 * capacity_ + count;
+    auto larger = std::make_unique<T[]>(capacity_);
+    std::memcpy(larger.get(), items_, size_ * sizeof(T));
+    overflow_ = std::move(larger);
+    items_ = overflow_.get();
   }
 
   alignas(T) unsigned char inline_[kInline * sizeof(T)];
   T* items_ = reinterpret_cast<T*>(inline_);
   std::size_t size_ = 0;
   std::size_t capacity_ = kInline;
-  std::vector<T> overflow_;
+  std::unique_ptr<T[]> overflow_;
 };
 
 using Key = InlineVector<std::uint64_t, 120>;

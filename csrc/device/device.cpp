@@ -10,8 +10,7 @@ std::string Device::name() const {
   return text;
 }
 
-void Device::check(Status status, const char* call) const {
-  if (status == kSuccess) return;
+void Device::fail(Status status, const char* call) const {
   Error error(ErrorKind::kDevice, name() + ": " + call + " failed with status " +
                                       std::to_string(status) + ": " +
                                       primitives_.status_text(status));

@@ -24,13 +24,18 @@ class Device {
   /// "cpu", "sim:0", "cuda:1": the ordinal is left out for the cpu.
   [[nodiscard]] std::string name() const;
   /// Throws Error(kDevice) naming the call, the device and the driver's text unless status is 0.
-  void check(Status status, const char* call) const;
+  void check(Status status, const char* call) const {
+    if (status != kSuccess) [[unlikely]]
+      fail(status, call);
+  }
   /// Throws Error(kUnsupported) naming the primitive unless the table has it.
   void require(Primitive primitive) const;
   /// Free and total bytes as the driver reports them; throws as `require` and `check` do.
   [[nodiscard]] MemoryInfo memory_info() const;
 
  private:
+  [[noreturn]] void fail(Status status, const char* call) const;
+
   const Primitives& primitives_;
   std::int32_t ordinal_;
   DeviceProperties properties_;

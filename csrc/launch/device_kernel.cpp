@@ -93,7 +93,10 @@ std::uint64_t pack_scalar(Slot slot, const Scalar& scalar) {
 DeviceKernel::DeviceKernel(Device& device, const void* image, std::size_t bytes,
                            KernelRecipe recipe, std::shared_ptr<void> keep)
     : device_(device), recipe_(std::move(recipe)), keep_(std::move(keep)) {
-  for (const Slot slot : recipe_.slots) word_count_ += slot != Slot::kSkip ? 1 : 0;
+  for (const Slot slot : recipe_.slots) {
+    word_count_ += slot != Slot::kSkip ? 1 : 0;
+    converts_ |= is_real(slot);
+  }
   if (word_count_ > kMaximumWords || recipe_.hidden_words > kMaximumHidden) {
     throw Error(ErrorKind::kValue, "kernel '" + recipe_.name + "' has " +
                                        std::to_string(word_count_) + " run-time parameters; at " +
@@ -111,6 +114,7 @@ DeviceKernel::DeviceKernel(Device& device, const void* image, std::size_t bytes,
     static_cast<void>(table.module_unload(device.ordinal(), module_));
     device.check(status, ("kernel_find of " + recipe_.symbol).c_str());
   }
+  most_blocks_ = kGridX / recipe_.cluster;
   geometry_ = LaunchGeometry{
       {1, 1, 1},           {recipe_.threads, 1, 1}, recipe_.shared_bytes, {recipe_.cluster, 1, 1},
       recipe_.cooperative, recipe_.programmatic};
@@ -147,11 +151,10 @@ KernelAttributes DeviceKernel::attributes() const {
 }
 
 void DeviceKernel::check_grid(const Grid& grid) const {
-  const std::uint64_t most = kGridX / recipe_.cluster;
-  if (grid.x <= most && grid.y <= kGridYz && grid.z <= kGridYz) [[likely]]
+  if (grid.x <= most_blocks_ && grid.y <= kGridYz && grid.z <= kGridYz) [[likely]]
     return;
   throw Error(ErrorKind::kValue, "kernel '" + recipe_.name + "': the grid is " + text_of(grid) +
-                                     "; at most (" + std::to_string(most) +
+                                     "; at most (" + std::to_string(most_blocks_) +
                                      ", 65535, 65535) blocks; give each block more work");
 }
 

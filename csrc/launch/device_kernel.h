@@ -72,6 +72,8 @@ class DeviceKernel : public std::enable_shared_from_this<DeviceKernel> {
   [[nodiscard]] const std::vector<Slot>& slots() const noexcept { return recipe_.slots; }
   /// Words of a launch: one for each slot that is passed.
   [[nodiscard]] std::size_t word_count() const noexcept { return word_count_; }
+  /// Whether a slot's word is not the number's own bits: real numbers are converted.
+  [[nodiscard]] bool converts() const noexcept { return converts_; }
   [[nodiscard]] KernelAttributes attributes() const;
 
   /// Submits the kernel over a grid; `words` holds the bits of each passed parameter, in order.
@@ -96,6 +98,8 @@ class DeviceKernel : public std::enable_shared_from_this<DeviceKernel> {
   KernelHandle kernel_ = 0;
   LaunchGeometry geometry_{};
   std::size_t word_count_ = 0;
+  std::uint64_t most_blocks_ = 0;  // along x
+  bool converts_ = false;
   // A graph that nobody knows may run the kernel for as long as the process lives.
   mutable std::atomic<bool> captured_{false};
   mutable std::atomic<bool> launched_{false};

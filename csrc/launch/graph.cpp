@@ -1,5 +1,7 @@
 #include "launch/graph.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -27,6 +29,17 @@ NodeLists& node_lists() {
   static auto* const instance = std::make_unique<NodeLists>().release();
   return *instance;
 }
+
+// Held across a fork, so that the child can still end its captures.
+void prepare_fork() {
+  node_lists().mutex.lock();
+  for (const auto& [capture, list] : node_lists().open) list->mutex.lock();
+}
+void forked() {
+  for (const auto& [capture, list] : node_lists().open) list->mutex.unlock();
+  node_lists().mutex.unlock();
+}
+[[maybe_unused]] const int registered = pthread_atfork(prepare_fork, forked, forked);
 
 std::shared_ptr<NodeList> nodes_of(StreamId capture) {
   NodeLists& all = node_lists();

@@ -90,9 +90,12 @@ void require_runnable(const Plan& plan, const Device& device);
 /// devices that take host kernels (sim) they are submitted in stream order, as kernels of the
 /// device are. All storages are touched. Throws what allocation and kernels throw; nothing is
 /// leaked then.
+/// `alone`: nobody gives the arguments other memory meanwhile, so that nothing needs to be held.
 void run_plan(const Plan& plan, DeviceMemory& memory, Stream& stream, TensorMeta* const* arguments,
               std::size_t argument_count, const Scalar* scalars, std::size_t scalar_count,
-              TensorMeta* outputs);
+              TensorMeta* outputs, bool alone = false);
+/// True if running the plan is to submit kernels and nothing else: nothing is allocated.
+[[nodiscard]] bool only_launches(const Plan& plan) noexcept;
 
 /// One kernel outside a plan, the same way: the first `written` tensors are outputs, null ones are
 /// absent operands, and the caller keeps `context` alive until the work has run. Used by the

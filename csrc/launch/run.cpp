@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string>
@@ -6,6 +7,7 @@
 #include "device/sim/sim.h"
 #include "launch/graph.h"
 #include "launch/plan.h"
+#include "storage/late.h"
 #include "stream/callback.h"
 #include "stream/fault.h"
 
@@ -146,6 +148,7 @@ struct PlanRun {
   const Scalar* scalars;
   TensorMeta* outputs;
   TensorMeta* temporaries;
+  bool alone;
 
   [[nodiscard]] TensorMeta* tensor_of(const Operand& operand) const noexcept {
     switch (operand.source) {
@@ -161,24 +164,30 @@ struct PlanRun {
     return nullptr;
   }
 
+  [[nodiscard]] std::byte* data_of(const Operand& operand) const noexcept {
+    const TensorMeta* tensor = tensor_of(operand);
+    return tensor == nullptr ? nullptr : present(tensor->data) + operand.byte_offset;
+  }
+  [[nodiscard]] DeviceAddress address_of(const Operand& operand) const noexcept {
+    return reinterpret_cast<DeviceAddress>(data_of(operand));
+  }
+  [[nodiscard]] TensorView view_of(const Operand& operand) const noexcept {
+    return TensorView{data_of(operand), operand.layout.shape(), operand.layout.strides(),
+                      operand.layout.rank(), operand.dtype};
+  }
+
   void view_operands(const Step& step, TensorView* views) const noexcept {
-    for (std::size_t i = 0; i < step.operands.size(); ++i) {
-      const Operand& operand = step.operands[i];
-      const TensorMeta* tensor = tensor_of(operand);
-      std::byte* data = tensor == nullptr ? nullptr : present(tensor->data) + operand.byte_offset;
-      views[i] = TensorView{data, operand.layout.shape(), operand.layout.strides(),
-                            operand.layout.rank(), operand.dtype};
-    }
+    for (std::size_t i = 0; i < step.operands.size(); ++i) views[i] = view_of(step.operands[i]);
   }
 
   void run(const Step& step) const {
+    if (step.device_kernel != nullptr) {
+      launch(step);
+      return;
+    }
     const std::size_t count = step.operands.size();
     Buffer<TensorView, 8> views(count);
     view_operands(step, views.data());
-    if (step.device_kernel != nullptr) {
-      launch(step, views.data());
-      return;
-    }
     Buffer<Scalar, 8> values(step.scalars.size());
     for (std::size_t i = 0; i < step.scalars.size(); ++i) {
       const ScalarSource& source = step.scalars[i];
@@ -205,16 +214,16 @@ struct PlanRun {
     }
     submit(call, step.context, step.kernel, stream, plan.name);
     for (const Reference<Storage>& storage : storages) storage->touch(stream);
-    note_operands(step, views.data());
+    check_operands(step, true);
   }
 
-  void launch(const Step& step, const TensorView* views) const {
+  void launch(const Step& step) const {
     Buffer<std::uint64_t, 32> words(step.arguments.size());
     for (std::size_t i = 0; i < step.arguments.size(); ++i) {
       const ArgumentSource& source = step.arguments[i];
       switch (source.kind) {
         case ArgumentSource::Kind::kAddress:
-          words[i] = reinterpret_cast<DeviceAddress>(views[source.index].data);
+          words[i] = address_of(step.operands[source.index]);
           break;
         case ArgumentSource::Kind::kWord:
           words[i] = source.word;
@@ -224,31 +233,45 @@ struct PlanRun {
           break;
       }
     }
-    // Held while the launch may let other threads run.
-    Buffer<Reference<Storage>, 8> storages(step.operands.size());
-    for (std::size_t i = 0; i < step.operands.size(); ++i) {
-      const TensorMeta* tensor = tensor_of(step.operands[i]);
+    Buffer<Storage*, 8> storages(step.operands.size());
+    Buffer<Reference<Storage>, 8> held(alone ? 0 : step.operands.size());
+    std::size_t count = 0;
+    bool checks = false;
+    for (const Operand& operand : step.operands) {
+      const TensorMeta* tensor = tensor_of(operand);
       if (tensor == nullptr) continue;
-      tensor->storage->require_awake();
-      check_operand(*tensor, views[i], stream, i < step.written, false);
-      storages[i] = tensor->storage;
+      // Held while the launch may let other threads run.
+      if (!alone) held[count] = tensor->storage;
+      Storage* storage = alone ? tensor->storage.get() : held[count].get();
+      storage->require_awake();
+      checks |= storage->memory().checker != nullptr;
+      storages[count++] = storage;
     }
+    if (checks) [[unlikely]]
+      check_operands(step, false);
+    submit_kernel(step, words.data(), storages.data(), count);
+    if (checks) [[unlikely]]
+      check_operands(step, true);
+  }
+
+  void submit_kernel(const Step& step, const std::uint64_t* words, Storage* const* storages,
+                     std::size_t count) const {
     try {
-      step.device_kernel->launch(stream, step.grid, words.data());
+      step.device_kernel->launch(stream, step.grid, words);
     } catch (const Error& error) {
       throw named_error(error, plan.name);
     }
-    for (std::size_t i = 0; i < step.operands.size(); ++i) {
-      if (storages[i]) storages[i]->touch(stream);
-    }
-    note_operands(step, views);
+    const BlockUse use = stream.use();
+    for (std::size_t i = 0; i < count; ++i) storages[i]->touch(stream, use);
+    run_late_owners();
   }
 
-  /// In check mode: the step was submitted.
-  void note_operands(const Step& step, const TensorView* views) const {
+  /// In check mode: the step is about to be submitted, or it was.
+  void check_operands(const Step& step, bool submitted) const {
     for (std::size_t i = 0; i < step.operands.size(); ++i) {
       const TensorMeta* tensor = tensor_of(step.operands[i]);
-      if (tensor != nullptr) check_operand(*tensor, views[i], stream, i < step.written, true);
+      if (tensor == nullptr || tensor->storage->memory().checker == nullptr) continue;
+      check_operand(*tensor, view_of(step.operands[i]), stream, i < step.written, submitted);
     }
   }
 };
@@ -274,13 +297,13 @@ void require_runnable(const Plan& plan, const Device& device) {
 
 void run_plan(const Plan& plan, DeviceMemory& memory, Stream& stream, TensorMeta* const* arguments,
               std::size_t /*argument_count*/, const Scalar* scalars, std::size_t /*scalar_count*/,
-              TensorMeta* outputs) {
+              TensorMeta* outputs, bool alone) {
   if (!stream.device().properties().integrated_work) raise_fault(stream.device());
   for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
     outputs[i] = allocate(plan.outputs[i], memory);
   }
   if (plan.temporaries.empty()) {
-    const PlanRun run{plan, stream, arguments, scalars, outputs, nullptr};
+    const PlanRun run{plan, stream, arguments, scalars, outputs, nullptr, alone};
     for (const Step& step : plan.steps) run.run(step);
     return;
   }
@@ -289,8 +312,15 @@ void run_plan(const Plan& plan, DeviceMemory& memory, Stream& stream, TensorMeta
   for (const TensorSpecification& specification : plan.temporaries) {
     temporaries.push_back(allocate(specification, memory));
   }
-  const PlanRun run{plan, stream, arguments, scalars, outputs, temporaries.data()};
+  const PlanRun run{plan, stream, arguments, scalars, outputs, temporaries.data(), alone};
   for (const Step& step : plan.steps) run.run(step);
+}
+
+bool only_launches(const Plan& plan) noexcept {
+  return plan.outputs.empty() && plan.temporaries.empty() &&
+         std::all_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) {
+           return step.device_kernel != nullptr && step.device_kernel->recipe().scratch_bytes == 0;
+         });
 }
 
 void run_kernel(HostKernel kernel, void* context, Stream& stream, TensorMeta* const* tensors,

@@ -1,5 +1,7 @@
 #include "storage/capture.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
@@ -25,6 +27,18 @@ Captures& captures() {
   static auto* const instance = std::make_unique<Captures>().release();
   return *instance;
 }
+
+// Held across a fork, so that the child, whose device refuses it, can still end its captures. No
+// other lock is taken under these.
+void prepare_fork() {
+  captures().mutex.lock();
+  for (const auto& [capture, memory] : captures().known) memory->lock();
+}
+void forked() {
+  for (const auto& [capture, memory] : captures().known) memory->unlock();
+  captures().mutex.unlock();
+}
+[[maybe_unused]] const int registered = pthread_atfork(prepare_fork, forked, forked);
 
 std::shared_ptr<CaptureMemory> memory_of_capture(StreamId capture) {
   Captures& all = captures();

@@ -38,6 +38,9 @@ class CaptureMemory {
     if (now != seen_.load(std::memory_order_relaxed)) [[unlikely]]
       look(now);
   }
+  /// For forks: holds it still.
+  void lock() noexcept { mutex_.lock(); }
+  void unlock() noexcept { mutex_.unlock(); }
   /// What is kept goes once the work is over.
   void finish(const BlockUse& last) noexcept;
 

@@ -1,7 +1,6 @@
 #include "storage/late.h"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -17,8 +16,7 @@ namespace {
 /// Never destroyed: storages may die after static destructors have run.
 struct Late {
   ShortLock lock;
-  std::vector<LateOwner> owners;
-  std::atomic<std::uint64_t> count{0};
+  std::vector<LateOwner> owners;  // late_owner_count of them, and those that are being looked at
 };
 
 Late& late() {
@@ -46,15 +44,15 @@ void finish_owner(LateOwner owner) noexcept {
   try {
     const std::lock_guard<ShortLock> guard(late().lock);
     late().owners.push_back(std::move(owner));
-    late().count.fetch_add(1, std::memory_order_release);
+    late_owner_count.fetch_add(1, std::memory_order_release);
   } catch (const std::exception& error) {
     log(LogLevel::kError, std::string("storage: the borrowed memory is kept: ") + error.what());
   }
 }
 
-void run_late_owners() noexcept {
+void finish_late_owners() noexcept {
+  if (inside_callback()) return;
   Late& all = late();
-  if (all.count.load(std::memory_order_acquire) == 0 || inside_callback()) return;
   std::vector<LateOwner> owners;
   {
     const std::lock_guard<ShortLock> guard(all.lock);
@@ -67,12 +65,10 @@ void run_late_owners() noexcept {
     } catch (const std::exception& error) {
       log(LogLevel::kError, std::string("storage: ") + error.what());
     }
-    all.count.fetch_sub(1, std::memory_order_release);
+    late_owner_count.fetch_sub(1, std::memory_order_release);
     if (over) owner.uses.clear();
     finish_owner(std::move(owner));
   }
 }
-
-std::uint64_t late_owners() noexcept { return late().count.load(std::memory_order_acquire); }
 
 }  // namespace nbx

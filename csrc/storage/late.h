@@ -1,6 +1,7 @@
 // Owners of borrowed memory that get it back once queued work is over.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -19,8 +20,15 @@ struct LateOwner {
 
 /// Gives the memory back now if nothing uses it, else when `run_late_owners` finds it so.
 void finish_owner(LateOwner late) noexcept;
+inline constinit std::atomic<std::uint64_t> late_owner_count{0};
+[[nodiscard]] inline std::uint64_t late_owners() noexcept {
+  return late_owner_count.load(std::memory_order_acquire);
+}
+void finish_late_owners() noexcept;
 /// After a wait: gives back what is not used any more. Costs one load when nothing is late.
-void run_late_owners() noexcept;
-[[nodiscard]] std::uint64_t late_owners() noexcept;
+inline void run_late_owners() noexcept {
+  if (late_owners() != 0) [[unlikely]]
+    finish_late_owners();
+}
 
 }  // namespace nbx

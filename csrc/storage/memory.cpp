@@ -140,6 +140,7 @@ DeviceMemory::DeviceMemory(Device& opened, std::uint32_t number)
 DeviceMemory::~DeviceMemory() { ended_trees.fetch_add(1, std::memory_order_release); }
 
 std::uint64_t DeviceMemory::trim(std::uint64_t keep) {
+  if (keep == 0 && checker != nullptr) checker->flush();  // what it keeps is free to others
   std::uint64_t released = heap.trim(keep);
   if (PinnedPool* pool = known_pinned_pool()) released += pool->heap().trim(keep);
   root.prune();

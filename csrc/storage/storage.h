@@ -139,6 +139,7 @@ class Storage : public Counted<Storage> {
     if (is_asleep()) [[unlikely]]
       refuse_asleep();
   }
+  [[nodiscard]] bool is_usable() const noexcept { return !memory_->ended() && !is_asleep(); }
   [[nodiscard]] bool is_asleep() const noexcept {
     return memory_->heap.is_asleep(block_) || (reserved_ != nullptr && reserved_->is_asleep());
   }

@@ -21,15 +21,16 @@ struct Site {
 
 struct Faults {
   std::mutex mutex;
-  std::map<const Device*, Error> first;
-  std::atomic<int> count{0};
+  std::map<const Device*, Error> first;  // fault_count of them
   // Of the devices whose kernels have reported a site: words that the device writes.
   std::map<const Device*, volatile std::int64_t*> words;
-  // The same words, read without the lock.
-  std::array<std::atomic<volatile std::int64_t*>, kMaximumDevices> listed{};
-  std::atomic<std::size_t> listed_count{0};
   std::vector<Site> sites;
 };
+
+// What every launch looks at: the number of kept errors, and the words, read without the lock.
+constinit std::atomic<int> fault_count{0};
+constinit std::array<std::atomic<volatile std::int64_t*>, kMaximumDevices> listed{};
+constinit std::atomic<std::size_t> listed_count{0};
 
 Faults& faults() {
   static Faults table;
@@ -37,10 +38,10 @@ Faults& faults() {
 }
 
 /// Whether a kernel of any device has left something.
-bool any_word(const Faults& table) noexcept {
-  const std::size_t count = table.listed_count.load(std::memory_order_acquire);
+bool any_word() noexcept {
+  const std::size_t count = listed_count.load(std::memory_order_acquire);
   for (std::size_t i = 0; i < count; ++i) {
-    if (*table.listed[i].load(std::memory_order_relaxed) != 0) return true;
+    if (*listed[i].load(std::memory_order_relaxed) != 0) return true;
   }
   return false;
 }
@@ -60,8 +61,21 @@ void collect_word(Faults& table, const Device& device) {
   Error error(ErrorKind::kIndex,
               site.op + ": index " + std::to_string(index) + " is out of bounds for " + site.what);
   if (table.first.try_emplace(&device, std::move(error)).second) {
-    table.count.fetch_add(1, std::memory_order_release);
+    fault_count.fetch_add(1, std::memory_order_release);
   }
+}
+
+[[gnu::cold]] void raise_kept(Device& device) {
+  Faults& table = faults();
+  const std::lock_guard lock(table.mutex);
+  collect_word(table, device);
+  const auto found = table.first.find(&device);
+  if (found == table.first.end()) return;
+  Error error(found->second.kind(), device.name() + ": " + found->second.what());
+  for (const auto& [name, value] : found->second.figures()) error.with(name, value);
+  table.first.erase(found);
+  fault_count.fetch_sub(1, std::memory_order_release);
+  throw error;
 }
 
 }  // namespace
@@ -72,7 +86,7 @@ FaultSite fault_site(Device& device, const std::string& op, const std::string& w
   volatile std::int64_t*& word = table.words[&device];
   const Primitives& primitives = device.primitives();
   if (word == nullptr) {
-    const std::size_t count = table.listed_count.load(std::memory_order_relaxed);
+    const std::size_t count = listed_count.load(std::memory_order_relaxed);
     if (count == kMaximumDevices || !supports(primitives, Primitive::k_host_allocate) ||
         !supports(primitives, Primitive::k_device_address)) {
       table.words.erase(&device);
@@ -82,8 +96,8 @@ FaultSite fault_site(Device& device, const std::string& op, const std::string& w
     device.check(primitives.host_allocate(device.ordinal(), 64, &memory), "host_allocate");
     word = static_cast<volatile std::int64_t*>(memory);
     *word = 0;
-    table.listed[count].store(word, std::memory_order_relaxed);
-    table.listed_count.store(count + 1, std::memory_order_release);
+    listed[count].store(word, std::memory_order_relaxed);
+    listed_count.store(count + 1, std::memory_order_release);
   }
   DeviceAddress address = 0;
   device.check(
@@ -98,22 +112,13 @@ void record_fault(Device& device, Error error) noexcept {
   Faults& table = faults();
   const std::lock_guard lock(table.mutex);
   if (table.first.try_emplace(&device, std::move(error)).second) {
-    table.count.fetch_add(1, std::memory_order_release);
+    fault_count.fetch_add(1, std::memory_order_release);
   }
 }
 
 void raise_fault(Device& device) {
-  Faults& table = faults();
-  if (table.count.load(std::memory_order_acquire) == 0 && !any_word(table)) return;
-  const std::lock_guard lock(table.mutex);
-  collect_word(table, device);
-  const auto found = table.first.find(&device);
-  if (found == table.first.end()) return;
-  Error error(found->second.kind(), device.name() + ": " + found->second.what());
-  for (const auto& [name, value] : found->second.figures()) error.with(name, value);
-  table.first.erase(found);
-  table.count.fetch_sub(1, std::memory_order_release);
-  throw error;
+  if (fault_count.load(std::memory_order_acquire) != 0 || any_word()) [[unlikely]]
+    raise_kept(device);
 }
 
 void fault_lock() noexcept { faults().mutex.lock(); }

@@ -56,6 +56,7 @@ struct KnownStream {
   std::atomic<StreamId> name{kNoStream};  // its own, or that of its capture
   std::atomic<bool> retired{false};
   std::atomic<Ticket> completed{0};
+  std::atomic<Ticket> newest{0};  // that was submitted when one of its Streams asked last
   std::atomic<const Seen*> seen{nullptr};
   // Guarded by the lock of the names.
   std::vector<std::unique_ptr<Seen>> tables;  // the last one is `seen`

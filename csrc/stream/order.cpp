@@ -117,6 +117,12 @@ Ticket submitted_ticket(StreamId stream) {
   return ticket;
 }
 
+const std::atomic<Ticket>& completed_of(StreamId stream) noexcept {
+  return names()[stream].completed;
+}
+
+std::atomic<Ticket>& newest_of(StreamId stream) noexcept { return names()[stream].newest; }
+
 Ticket known_completed(StreamId stream) noexcept {
   return names()[stream].completed.load(std::memory_order_acquire);
 }

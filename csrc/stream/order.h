@@ -33,6 +33,9 @@ void retire_stream(StreamId stream) noexcept;
 [[nodiscard]] Ticket submitted_ticket(StreamId stream);
 /// The newest ticket of the stream that is known to be complete. Calls no driver, takes no lock.
 [[nodiscard]] Ticket known_completed(StreamId stream) noexcept;
+/// Where that is read, and where the newest ticket that a Stream was told of is kept.
+[[nodiscard]] const std::atomic<Ticket>& completed_of(StreamId stream) noexcept;
+[[nodiscard]] std::atomic<Ticket>& newest_of(StreamId stream) noexcept;
 /// Somebody has seen the work complete.
 void note_completed(const BlockUse& use) noexcept;
 /// The same after a wait, and for what the stream had waited for by then.

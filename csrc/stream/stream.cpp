@@ -31,7 +31,7 @@ Defaults& defaults() {
   return *instance;
 }
 
-/// The thread's current streams; null is the default stream.
+/// The thread's current streams; null before the first use is the default stream.
 constinit thread_local Stream* current[kDeviceKindCount][kQuickOrdinals] = {};
 thread_local std::map<Key, Stream*> further_current;
 
@@ -52,6 +52,8 @@ Stream::Stream(Device& device, StreamHandle handle, bool owned)
       handle_(handle),
       own_(stream_id(device, handle)),
       name_(current_name(own_)),
+      completed_(completed_of(own_)),
+      newest_(newest_of(own_)),
       owned_(owned) {}
 
 Stream::~Stream() {
@@ -68,7 +70,11 @@ Stream::~Stream() {
 
 Ticket Stream::submitted() const {
   if (device_.properties().integrated_work) return 0;
-  return submitted_ticket(own_);
+  Ticket ticket = 0;
+  device_.check(device_.primitives().submitted_ticket(device_.ordinal(), handle_, &ticket),
+                "submitted_ticket");
+  newest_.store(ticket, std::memory_order_relaxed);
+  return ticket;
 }
 
 BlockUse Stream::use() const {
@@ -152,8 +158,10 @@ Stream& default_stream(Device& device) {
 }
 
 Stream& current_stream(Device& device) {
-  Stream* stream = current_slot(device);
-  return stream != nullptr ? *stream : default_stream(device);
+  Stream*& stream = current_slot(device);
+  if (stream == nullptr) [[unlikely]]
+    stream = &default_stream(device);
+  return *stream;
 }
 
 Stream& set_current_stream(Stream& stream) {

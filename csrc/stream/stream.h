@@ -30,6 +30,13 @@ class Stream {
   /// All work submitted so far; of a captured stream what the capture recorded, which has no
   /// ticket.
   [[nodiscard]] BlockUse use() const;
+  /// How many of the submissions that were there when somebody asked last, of this object or
+  /// another of the stream, are not known to be complete. Asks nobody.
+  [[nodiscard]] Ticket known_pending() const noexcept {
+    const Ticket completed = completed_.load(std::memory_order_relaxed);
+    const Ticket newest = newest_.load(std::memory_order_relaxed);
+    return newest > completed ? newest - completed : 0;
+  }
   /// The newest ticket known to be complete; polls the device only if the cached one is older than
   /// `wanted`.
   [[nodiscard]] bool is_complete(Ticket wanted);
@@ -46,6 +53,8 @@ class Stream {
   StreamHandle handle_;
   StreamId own_;
   const std::atomic<StreamId>& name_;
+  const std::atomic<Ticket>& completed_;
+  std::atomic<Ticket>& newest_;
   bool owned_;
 };
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from nbxtensor import facts
 from nbxtensor.errors import InvalidValueError
-from nbxtensor.runtime import compiler
+from nbxtensor.runtime import targets
 from nbxtensor.runtime.loading import Request, request_of
 from nbxtensor.runtime.pack import Pack, packs
 
@@ -33,7 +33,7 @@ class Job(NamedTuple):
     constants: dict[str, Any]
     divisible: frozenset[str]
     options: dict[str, Any]
-    target: compiler.Target
+    target: targets.Target
     folder: Path
 
 
@@ -84,14 +84,14 @@ def run(arguments: argparse.Namespace) -> int:
     return _compile(arguments) if arguments.action == "compile" else _list(arguments)
 
 
-def target_named(architecture: str) -> compiler.Target:
+def target_named(architecture: str) -> targets.Target:
     """Return the target of an architecture's name, with what its file says of it."""
     kind = "cuda" if architecture.startswith("sm_") else "hip"
     if not architecture.startswith(("sm_", "gfx")):
         raise InvalidValueError(
             f"kernels: unknown target {architecture!r}; known are {', '.join(TARGETS)}"
         )
-    return compiler.target_of(architecture, facts.load(kind, architecture).lanes)
+    return targets.target_of(architecture, facts.load(kind, architecture).lanes)
 
 
 def jobs_of(module: str, targets: Iterable[str], folder: Path) -> Iterator[Job]:
@@ -114,7 +114,7 @@ def jobs_of(module: str, targets: Iterable[str], folder: Path) -> Iterator[Job]:
 def key_of(job: Job) -> tuple[Request, str]:
     """Return what to compile, and the hash of all that it depends on."""
     request = request_of(job.name, job.types, job.constants, job.divisible, job.options)
-    return request, request.key(job.target, str(compiler.triton_version()))
+    return request, request.key(job.target, str(targets.triton_version()))
 
 
 def compiled(job: Job) -> Row:

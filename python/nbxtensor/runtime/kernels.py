@@ -19,6 +19,7 @@ __all__ = [
     "kernel",
     "launch",
     "observe_launches",
+    "part",
     "prepare",
 ]
 
@@ -33,7 +34,7 @@ class Launch(NamedTuple):
     nanoseconds: int  # of the driver's call on the host
 
 
-def _part(name: str) -> ModuleType:
+def part(name: str) -> ModuleType:
     """Return a module of this package that only those need who use kernels, and imports much."""
     return importlib.import_module(f"nbxtensor.runtime.{name}")
 
@@ -98,7 +99,7 @@ def _declared(
             f"kernel: expected a function in Triton's language, got {type(function).__name__}; "
             "nbx.launch takes functions of triton.jit"
         )
-    made: Kernel = _part("calls").declared(
+    made: Kernel = part("calls").declared(
         function, do_not_specialize, do_not_specialize_on_alignment, reads
     )
     return made
@@ -122,7 +123,7 @@ def launch(kernel: Any, grid: Any, *arguments: Any, **meta: Any) -> None:
     if isinstance(kernel, Kernel):
         kernel(grid, *arguments, **meta)
         return
-    _part("foreign").launch_foreign(kernel, grid, arguments, meta)
+    part("foreign").launch_foreign(kernel, grid, arguments, meta)
 
 
 class observe_launches:  # noqa: N801 - read like the function that it replaces
@@ -155,7 +156,7 @@ class observe_launches:  # noqa: N801 - read like the function that it replaces
 
 
 def _foreign_argument(value: object) -> tuple[Any, ...] | None:
-    answer: tuple[Any, ...] | None = _part("foreign").foreign_argument(value)
+    answer: tuple[Any, ...] | None = part("foreign").foreign_argument(value)
     return answer
 
 
@@ -193,7 +194,7 @@ def prepare(
     DeviceKernel
         Its words are the parameters of `types`, in the order of the function's declaration.
     """
-    found: DeviceKernel = _part("loading").prepared(
+    found: DeviceKernel = part("loading").prepared(
         name, device_named(device), types, constants or {}, divisible, options or {}
     )
     return found

@@ -10,8 +10,8 @@ from nbxtensor import _core
 from nbxtensor._core import Device, DeviceKernel
 from nbxtensor.errors import FileError, InvalidValueError, UnsupportedError
 from nbxtensor.facts import facts_of
-from nbxtensor.runtime import compiler, interpreter, sources
-from nbxtensor.runtime.kernels import function_of
+from nbxtensor.runtime import sources, targets
+from nbxtensor.runtime.kernels import function_of, part
 from nbxtensor.runtime.pack import key_of, packs, text_of
 from nbxtensor.runtime.signature import check_type, leaves_of, slot_of
 
@@ -49,7 +49,7 @@ class Request:
         self.specialized = specialized
         self.options = options
 
-    def key(self, target: compiler.Target, version: str) -> str:
+    def key(self, target: targets.Target, version: str) -> str:
         """Return the hash of everything that the compiled kernel depends on."""
         return key_of(
             {
@@ -63,12 +63,13 @@ class Request:
                 "options": {name: text_of(value) for name, value in self.options.items()},
                 "target": target.text,
                 "triton": version,
-                "environment": compiler.environment(),
+                "environment": targets.environment(),
             }
         )
 
-    def compiled(self, target: compiler.Target) -> compiler.Compiled:
+    def compiled(self, target: targets.Target) -> targets.Compiled:
         """Compile the kernel."""
+        compiler = part("compiler")
         function = self.function()
         hints = self.hints
         if hints is None:
@@ -80,7 +81,7 @@ class Request:
                     f"{', '.join(names)}"
                 )
             hints = {(names.index(name),): "D" for name in self.divisible}
-        return compiler.compile_kernel(
+        made: targets.Compiled = compiler.compile_kernel(
             self.name,
             function,
             target,
@@ -90,6 +91,7 @@ class Request:
             hints=hints,
             options=self.options,
         )
+        return made
 
 
 def require_language(device: Device, name: str) -> None:
@@ -101,9 +103,9 @@ def require_language(device: Device, name: str) -> None:
         )
 
 
-def found(request: Request, target: compiler.Target) -> compiler.Compiled:
+def found(request: Request, target: targets.Target) -> targets.Compiled:
     """Return a kernel from a pack, or compile it and keep it there."""
-    version = compiler.triton_version()
+    version = targets.triton_version()
     known = packs()
     for pack in known:
         for candidate in (version,) if version is not None else pack.versions(target.text):
@@ -126,7 +128,7 @@ def loaded(request: Request, device: Device) -> DeviceKernel:
         return _simulated(request, device)
     # Reading a device file takes longer than finding the kernel: only where lanes differ.
     lanes = 32 if device.kind == "cuda" else facts_of(device).lanes
-    target = compiler.target_of(device.architecture, lanes)
+    target = targets.target_of(device.architecture, lanes)
     image, record = found(request, target)
     return _core.load_kernel(
         device,
@@ -147,7 +149,7 @@ def loaded(request: Request, device: Device) -> DeviceKernel:
 
 
 def _simulated(request: Request, device: Device) -> DeviceKernel:
-    names, run = interpreter.interpreted(
+    names, run = part("interpreter").interpreted(
         request.name,
         request.function(),
         types=request.types,
@@ -155,7 +157,7 @@ def _simulated(request: Request, device: Device) -> DeviceKernel:
         nested=request.nested,
         specialized=request.specialized,
     )
-    compiler.check_options(request.name, request.options, names)
+    part("compiler").check_options(request.name, request.options, names)
     leaves = leaves_of(
         tuple("constexpr" if n in request.constants else request.types[n] for n in names)
     )
@@ -205,7 +207,7 @@ def request_of(
 
     def function() -> Any:
         found = _named_function(place)
-        _check_names(name, list(compiler.parameter_names(found)), types, constants)
+        _check_names(name, list(part("compiler").parameter_names(found)), types, constants)
         return found
 
     return Request(

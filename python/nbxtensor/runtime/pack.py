@@ -11,7 +11,6 @@ import functools
 import hashlib
 import json
 import os
-import re
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 from nbxtensor import _core, env
 from nbxtensor.errors import FileError
-from nbxtensor.runtime.compiler import Compiled
+from nbxtensor.runtime.targets import Compiled
 
 __all__ = ["FORMAT", "Pack", "key_of", "packs", "text_of"]
 
@@ -113,7 +112,8 @@ class Pack:
 
 
 def _version_parts(text: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", text)]
+    digits = "".join(c if c.isdecimal() else " " for c in text)
+    return [int(part) for part in digits.split()]
 
 
 def _parsed(data: bytes) -> Compiled | None:

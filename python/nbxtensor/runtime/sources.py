@@ -6,10 +6,12 @@ compiled imports neither Triton nor a kernel's file.
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib.util
 import inspect
+import linecache
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +114,41 @@ def hash_of(module: str) -> str:
     return digest.hexdigest()
 
 
+def text_of_function(function: FunctionType) -> tuple[str, int]:
+    """Return a function's text, decorators included, and the number of its first line.
+
+    As `inspect.getsourcelines`, whose tokenizer takes longer to be made ready than all else that
+    finding a kernel does.
+    """
+    function = inspect.unwrap(function)
+    code = function.__code__
+    linecache.checkcache(code.co_filename)
+    lines = linecache.getlines(code.co_filename, function.__globals__)[code.co_firstlineno - 1 :]
+    if lines and function.__name__ != "<lambda>":
+        indent = len(lines[0]) - len(lines[0].lstrip())
+        for end, line in enumerate([*lines[1:], "end"], 1):
+            bare = line.strip()
+            if bare.startswith("#") or (bare and len(line) - len(line.lstrip()) > indent):
+                continue
+            # Up to a line that may end it; inside brackets and strings none does.
+            if bare and _is_function(lines[:end], indent):
+                while lines[end - 1].strip()[:1] in ("", "#"):
+                    end -= 1
+                return "".join(lines[:end]), code.co_firstlineno
+    found, number = inspect.getsourcelines(function)
+    return "".join(found), number
+
+
+def _is_function(lines: list[str], indent: int) -> bool:
+    text = "".join(["if True:\n" if indent else "", *lines])
+    try:
+        module: Any = compile(text, "<kernel>", "exec", ast.PyCF_ONLY_AST, True)
+        (statement,) = module.body
+    except (SyntaxError, ValueError):
+        return False
+    return isinstance(statement.body[0] if indent else statement, ast.FunctionDef)
+
+
 def hash_of_function(function: FunctionType) -> str:
     """Return a hash of a function's text and of all that it refers to.
 
@@ -127,13 +164,13 @@ def hash_of_function(function: FunctionType) -> str:
             continue
         seen.add(id(reached))
         try:
-            lines, number = inspect.getsourcelines(reached)
+            text, number = text_of_function(reached)
         except OSError as error:
             raise InvalidValueError(
                 f"kernel {reached.__name__}: its text is not to be had ({error}); "
                 "define the function in a file"
             ) from error
-        digest.update(f"{reached.__qualname__} {number}\n{''.join(lines)}".encode())
+        digest.update(f"{reached.__qualname__} {number}\n{text}".encode())
         for name, value in sorted(_references(reached), key=lambda pair: pair[0]):
             inner = function_of(value)
             if isinstance(inner, FunctionType):

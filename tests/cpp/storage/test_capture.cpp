@@ -2,8 +2,12 @@
 #include "storage/capture.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 #include <vector>
 
 #include "device/sim/sim.h"
@@ -52,6 +56,39 @@ class Captures : public ::testing::Test {
     EXPECT_EQ(std::count(bytes.begin(), bytes.end(), value), static_cast<std::ptrdiff_t>(kBytes));
   }
 };
+
+TEST_F(Captures, AChildForkedInsideIsRefused) {
+  const auto input = take(*stream);
+  const auto output = take(*stream);
+  CaptureScope scope(memory, *stream);
+  copy(output, input, *stream);
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    while (!stop) {
+      note_captured_range(*stream, input->address(), 1);
+      watch_for_capture(scope.capture(), *input);
+    }
+  });
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);  // a lock that was left held would never be given
+      note_captured_range(*stream, input->address(), 1);
+      try {
+        static_cast<void>(scope.finish());
+      } catch (const Error& error) {
+        _exit(error.kind() == ErrorKind::kDevice ? 0 : 1);
+      }
+      _exit(2);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  stop = true;
+  busy.join();
+  static_cast<void>(scope.finish());
+}
 
 TEST_F(Captures, FreesInsideAreReusedInsideAndTheReplayHasRightBytes) {
   const auto input = take(*stream);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -11,13 +12,13 @@ from typing import Any
 
 import pytest
 from nbxtensor import errors
-from nbxtensor.runtime import compiler, loading, sources
+from nbxtensor.runtime import compiler, loading, sources, targets
 from nbxtensor.runtime.pack import SUFFIX, Pack, key_of, packs, text_of
 
 from .conftest import Package
 
 TYPES = {"x_ptr": "*fp32", "y_ptr": "*fp32", "o_ptr": "*fp32", "n": "i32", "alpha": "fp32"}
-TARGET = compiler.target_of("sm_90", 32)
+TARGET = targets.target_of("sm_90", 32)
 
 
 def request(package: Package, block: Any = 64, **options: Any) -> loading.Request:
@@ -59,7 +60,7 @@ def test_what_a_kernel_depends_on_is_in_its_key(
         request(package, 128).key(TARGET, "3.9.0"),
         request(package, 64.0).key(TARGET, "3.9.0"),
         request(package, num_warps=8).key(TARGET, "3.9.0"),
-        request(package).key(compiler.target_of("sm_80", 32), "3.9.0"),
+        request(package).key(targets.target_of("sm_80", 32), "3.9.0"),
         request(package).key(TARGET, "3.8.0"),
     }
     monkeypatch.setenv("TRITON_F32_DEFAULT", "ieee")
@@ -162,18 +163,18 @@ def test_read_only_packs_come_first(
     monkeypatch.setattr(compiler, "compile_kernel", lambda *_, **__: pytest.fail("compiled again"))
     assert loading.found(request(package), TARGET).image == made.image
     # A deployment without Triton takes what any version compiled.
-    monkeypatch.setattr(compiler, "triton_version", lambda: None)
+    monkeypatch.setattr(targets, "triton_version", lambda: None)
     assert loading.found(request(package), TARGET).image == made.image
 
 
 WORKER = """
 import sys
-from nbxtensor.runtime import compiler, loading
+from nbxtensor.runtime import loading, targets
 name, blocks = sys.argv[1], [64, 128, 256]
 types = {"x_ptr": "*fp32", "y_ptr": "*fp32", "o_ptr": "*fp32", "n": "i32", "alpha": "fp32"}
 for block in blocks:
     request = loading.request_of(name, types, {"BLOCK": block}, frozenset(), {})
-    made = loading.found(request, compiler.target_of("sm_90", 32))
+    made = loading.found(request, targets.target_of("sm_90", 32))
     print(block, len(made.image), "triton" in sys.modules, name.partition(":")[0] in sys.modules)
 """
 
@@ -207,6 +208,93 @@ def test_processes_share_a_pack_and_warm_ones_import_no_compiler(package: Packag
     out, error = warm.communicate()
     assert warm.returncode == 0, error
     assert [line.split()[2:] for line in out.splitlines()] == [["False", "False"]] * 3
+
+
+WARM = """
+import sys
+import nbxtensor as nbx
+before = set(sys.modules)
+from declared import scale
+from nbxtensor.runtime import loading, sources, targets
+request = loading.Request(
+    "scale", lambda: scale.function, lambda: sources.hash_of_function(scale.function),
+    types={"x": "*fp32", "n": "i32"}, constants={}, hints={},
+)
+assert len(request.key(targets.target_of("sm_90", 32), str(targets.triton_version()))) == 64
+name = sys.argv[1]
+loading.found(loading.request_of(name, {types}, {"BLOCK": 64}, frozenset({"x_ptr"}), {}),
+              targets.target_of("sm_90", 32))
+print(*sorted(set(sys.modules) - before))
+"""
+# What a process imports that finds its kernels in a pack.
+WARM_MODULES = {
+    "declared",
+    "importlib._abc",
+    "importlib.util",
+    *(
+        f"nbxtensor.runtime.{part}"
+        for part in ("calls", "loading", "pack", "signature", "sources", "targets")
+    ),
+}
+
+
+def test_a_warm_launch_imports_little(package: Package) -> None:
+    loading.found(request(package), TARGET)
+    (package.folder.parent / "declared.py").write_text(
+        "from nbxtensor import kernel\n\n@kernel\ndef scale(x, n):\n    pass\n"
+    )
+    path = os.pathsep.join([str(package.folder.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", WARM.replace("{types}", repr(TYPES)), f"{package.name}.family:add"],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    # The package that holds the kernel's file is found by importing it, not the file.
+    assert set(done.stdout.split()) <= WARM_MODULES | {package.name}
+
+
+def test_a_functions_text_is_what_inspect_says(tmp_path: Path) -> None:
+    text = '''
+def plain(a):
+    x = """
+at the margin"""
+    return (a,
+x)
+
+
+# of the next
+@staticmethod
+def decorated(
+    a, b=(1,
+2),
+):
+
+    # inside
+    return a  # last
+
+
+def outer():
+    def inner(a):
+        if a:
+            pass
+        # at its end
+
+        return a
+
+    return inner
+
+
+def short(): return 1
+end = 2
+'''
+    file = tmp_path / "texts_of_functions.py"
+    file.write_text(text)
+    names: dict[str, Any] = {}
+    exec(compile(text, str(file), "exec"), names)
+    functions = [names["plain"], names["decorated"].__func__, names["outer"], names["outer"]()]
+    for function in [*functions, names["short"]]:
+        lines, number = inspect.getsourcelines(function)
+        assert sources.text_of_function(function) == ("".join(lines), number)
 
 
 def test_names_that_lead_nowhere(package: Package) -> None:
@@ -248,9 +336,9 @@ def test_records_are_listed(package: Package) -> None:
 
 
 def test_targets() -> None:
-    assert compiler.target_of("sm_90", 32).text == "sm_90"
-    assert compiler.target_of("sm_90a", 32).text == "sm_90"
-    assert compiler.target_of("gfx942", 64).text == "gfx942x64"
+    assert targets.target_of("sm_90", 32).text == "sm_90"
+    assert targets.target_of("sm_90a", 32).text == "sm_90"
+    assert targets.target_of("gfx942", 64).text == "gfx942x64"
     for name in ("sm_61", "apple9"):
         with pytest.raises(errors.UnsupportedError, match=name):
-            compiler.target_of(name, 32)
+            targets.target_of(name, 32)

@@ -19,14 +19,14 @@ import sys
 import numpy as np
 
 import nbxtensor as nbx
-from nbxtensor.runtime import compiler, loading, prepare
+from nbxtensor.runtime import compiler, loading, prepare, targets
 
 assert not any(name.split(".")[0] in ("triton", "torch") for name in sys.modules)
 name = sys.argv[1]
 types = {"x_ptr": "*fp32", "y_ptr": "*fp32", "o_ptr": "*fp32", "n": "i32", "alpha": "fp32"}
 for architecture in ("sm_90", "gfx942"):
     request = loading.request_of(f"{name}:add", types, {"BLOCK": 64}, frozenset({"x_ptr"}), {})
-    assert loading.found(request, compiler.target_of(architecture, 64)).image
+    assert loading.found(request, targets.target_of(architecture, 64)).image
 kernel = prepare(f"{name}:add", "sim:0", types=types, constants={"BLOCK": 64})
 x = nbx.asarray(np.ones(64, np.float32), device="sim:0")
 out = nbx.empty(64, dtype=nbx.float32, device="sim:0")
