@@ -4,6 +4,7 @@
 
 #include "cpu/pool.h"
 #include "cpu/rows.h"
+#include "cpu/stream.h"
 #include "cpu/vector_math.h"
 
 namespace nbx::cpu {
@@ -74,6 +75,7 @@ void gate_rows(const TensorView& out, const TensorView& gate, const TensorView& 
   };
   constexpr std::int64_t kSegment = 1024;
   const std::int64_t blocks = (width + kSegment - 1) / kSegment;
+  const bool streams = outgrows_cache(out) && out.data != gate.data && out.data != up.data;
   parallel_for(
       row_count(out, inner) * blocks, rows_per_piece(std::min(width, kSegment) * 2),
       [&](std::int64_t begin, std::int64_t end) {
@@ -87,10 +89,11 @@ void gate_rows(const TensorView& out, const TensorView& gate, const TensorView& 
           };
           const T* g = load_row(address(gate), gate.dtype, stride(gate), count, buffers[0]);
           const T* u = load_row(address(up), up.dtype, stride(up), count, buffers[1]);
-          T* target = row_target(address(out), out.dtype, stride(out), buffers[2]);
+          T* target = row_target(address(out), out.dtype, stride(out), buffers[2], streams);
           gate_row(target, g, u, count, kind);
-          store_row(address(out), out.dtype, stride(out), count, target);
+          store_row(address(out), out.dtype, stride(out), count, target, streams);
         }
+        if (streams) stream_fence();
       });
 }
 

@@ -4,6 +4,7 @@
 
 #include "cpu/elementwise.h"
 #include "cpu/elementwise_math.h"
+#include "cpu/elementwise_wide.h"
 
 namespace nbx::cpu {
 namespace {
@@ -25,26 +26,39 @@ NBX_INLINE T gelu(T x, const Extras& extras) {
 
 /// log(1 + exp(x)) without overflow.
 template <class T>
-T log_one_plus_exp(T x) {
+NBX_INLINE T log_one_plus_exp(T x) {
+  if constexpr (std::is_same_v<T, float>) return math::log1p_exp(x);
   return (x > T{0} ? x : T{0}) + std::log1p(math::exponential(-std::fabs(x)));
 }
 
 /// Extras: beta, threshold.
 template <class T>
-T softplus(T x, const Extras& extras) {
+NBX_INLINE T softplus(T x, const Extras& extras) {
   const T scaled = x * extra<T>(extras, 0);
-  if (scaled > extra<T>(extras, 1) || x != x) return x;
-  return log_one_plus_exp(scaled) / extra<T>(extras, 0);
+  const T result = log_one_plus_exp(scaled) / extra<T>(extras, 0);
+  return scaled > extra<T>(extras, 1) || x != x ? x : result;
 }
 
 template <class T>
-T mish(T x) {
-  return x != x ? x : x * math::hyperbolic_tangent(log_one_plus_exp(x));
+NBX_INLINE T mish(T x) {
+  if constexpr (std::is_same_v<T, float>) return math::mish(x);
+  return x * math::hyperbolic_tangent(log_one_plus_exp(x));
 }
 
 template <class T>
-T log_sigmoid(T x) {
+NBX_INLINE T log_sigmoid(T x) {
   return x != x ? x : -log_one_plus_exp(-x);
+}
+
+template <class T>
+NBX_INLINE T elu(T x, const Extras& extras) {
+  T below;
+  if constexpr (std::is_same_v<T, float>) {
+    below = math::expm1(x);
+  } else {
+    below = std::expm1(x);
+  }
+  return x > T{0} ? x : extra<T>(extras, 0) * below;
 }
 
 /// relu6(x + 3) / 6; NaN stays.
@@ -55,17 +69,16 @@ NBX_INLINE T hard_sigmoid(T x) {
   return (low > T{6} ? T{6} : low) / T{6};
 }
 
-NBX_UNARY("relu", Relu, RealTypes, Cost::kCheap, x < T{0} ? T{0} : x)
+NBX_UNARY("relu", Relu, Narrowed<RealTypes>, Cost::kCheap, x < T{0} ? T{0} : x)
 NBX_UNARY("sigmoid", Sigmoid, FloatTypes, Cost::kMath, math::sigmoid(x))
 NBX_UNARY("silu", Silu, FloatTypes, Cost::kMath, x* math::sigmoid(x))
 NBX_UNARY("hardsigmoid", HardSigmoid, FloatTypes, Cost::kCheap, hard_sigmoid(x))
 NBX_UNARY("hardswish", HardSwish, FloatTypes, Cost::kCheap, x* hard_sigmoid(x))
-NBX_UNARY("mish", Mish, FloatTypes, Cost::kLibrary, mish(x))
-NBX_UNARY("log_sigmoid", LogSigmoid, FloatTypes, Cost::kLibrary, log_sigmoid(x))
+NBX_UNARY("mish", Mish, FloatTypes, Cost::kMath, mish(x))
+NBX_UNARY("log_sigmoid", LogSigmoid, FloatTypes, Cost::kMath, log_sigmoid(x))
 NBX_UNARY_WITH("gelu", Gelu, 1, FloatTypes, Cost::kMath, gelu(x, extras))
-NBX_UNARY_WITH("softplus", Softplus, 2, FloatTypes, Cost::kLibrary, softplus(x, extras))
-NBX_UNARY_WITH("elu", Elu, 1, FloatTypes, Cost::kLibrary,
-               x > T{0} ? x : extra<T>(extras, 0) * std::expm1(x))
+NBX_UNARY_WITH("softplus", Softplus, 2, FloatTypes, Cost::kMath, softplus(x, extras))
+NBX_UNARY_WITH("elu", Elu, 1, FloatTypes, Cost::kMath, elu(x, extras))
 NBX_UNARY_WITH("leaky_relu", LeakyRelu, 1, FloatTypes, Cost::kCheap,
                x < T{0} ? x * extra<T>(extras, 0) : x)
 

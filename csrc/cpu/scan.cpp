@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "cpu/reduce.h"
+#include "cpu/stream.h"
 
 namespace nbx::cpu {
 namespace {
