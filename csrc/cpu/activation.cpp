@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/elementwise_math.h"
 #include "cpu/pool.h"
 #include "cpu/rows.h"
 #include "cpu/stream.h"
@@ -21,7 +22,8 @@ NBX_INLINE void gate_row_body(float* out, const float* gate, const float* up, st
                               Gate kind) {
   if (kind == Gate::kGelu) {
     for (std::int64_t i = 0; i < count; ++i) {
-      out[i] = 0.5F * gate[i] * std::erfc(gate[i] * static_cast<float>(-kSqrtHalf)) * up[i];
+      out[i] =
+          0.5F * gate[i] * math::one_plus_error(gate[i] * static_cast<float>(kSqrtHalf)) * up[i];
     }
     return;
   }
