@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cpu/elementwise_math.h"
 #include "cpu/pool.h"
 #include "cpu/rows.h"
+#include "cpu/stream.h"
 #include "cpu/vector_math.h"
 
 namespace nbx::cpu {
@@ -20,7 +22,8 @@ NBX_INLINE void gate_row_body(float* out, const float* gate, const float* up, st
                               Gate kind) {
   if (kind == Gate::kGelu) {
     for (std::int64_t i = 0; i < count; ++i) {
-      out[i] = 0.5F * gate[i] * std::erfc(gate[i] * static_cast<float>(-kSqrtHalf)) * up[i];
+      out[i] =
+          0.5F * gate[i] * math::one_plus_error(gate[i] * static_cast<float>(kSqrtHalf)) * up[i];
     }
     return;
   }
@@ -74,6 +77,7 @@ void gate_rows(const TensorView& out, const TensorView& gate, const TensorView& 
   };
   constexpr std::int64_t kSegment = 1024;
   const std::int64_t blocks = (width + kSegment - 1) / kSegment;
+  const bool streams = outgrows_cache(out) && out.data != gate.data && out.data != up.data;
   parallel_for(
       row_count(out, inner) * blocks, rows_per_piece(std::min(width, kSegment) * 2),
       [&](std::int64_t begin, std::int64_t end) {
@@ -87,10 +91,11 @@ void gate_rows(const TensorView& out, const TensorView& gate, const TensorView& 
           };
           const T* g = load_row(address(gate), gate.dtype, stride(gate), count, buffers[0]);
           const T* u = load_row(address(up), up.dtype, stride(up), count, buffers[1]);
-          T* target = row_target(address(out), out.dtype, stride(out), buffers[2]);
+          T* target = row_target(address(out), out.dtype, stride(out), buffers[2], streams);
           gate_row(target, g, u, count, kind);
-          store_row(address(out), out.dtype, stride(out), count, target);
+          store_row(address(out), out.dtype, stride(out), count, target, streams);
         }
+        if (streams) stream_fence();
       });
 }
 

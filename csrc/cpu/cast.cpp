@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "cpu/target.h"
+#include "cpu/widen.h"
 
 namespace nbx::cpu {
 namespace {
@@ -130,10 +131,44 @@ NBX_TARGET_CLONES void load_dense(const std::byte* source, std::int64_t count, C
   for (std::int64_t i = 0; i < count; ++i) block[i] = load_element<E, C, is_bool>(source, i);
 }
 
+// Half precision has instructions of its own, which the compilers do not find in the loops above.
+template <int kWidth>
+NBX_INLINE void halves_to_floats_body(const Float16* from, float* to, std::int64_t count) {
+  std::int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) {
+    typename Vector<kWidth>::F vector;
+    widen<kWidth>(vector, from + i);
+    store(to + i, vector);
+  }
+  for (; i < count; ++i) to[i] = to_float(from[i]);
+}
+NBX_VECTORISED(halves_to_floats, (const Float16* from, float* to, std::int64_t count),
+               (from, to, count))
+
+template <int kWidth>
+NBX_INLINE void floats_to_halves_body(const float* from, Float16* to, std::int64_t count) {
+  std::int64_t i = 0;
+#if NBX_X86 && !defined(__clang__)
+  if constexpr (kWidth > 4) {
+    for (; i + kWidth <= count; i += kWidth) {
+      typename Vector<kWidth>::F vector;
+      load(vector, from + i);
+      auto& halves = *reinterpret_cast<char (*)[kWidth * 2]>(to + i);
+      __asm__("vcvtps2ph $0, %1, %0" : "=m"(halves) : "x"(vector));
+    }
+  }
+#endif
+  for (; i < count; ++i) to[i] = from_float<Float16>(from[i]);
+}
+NBX_VECTORISED(floats_to_halves, (const float* from, Float16* to, std::int64_t count),
+               (from, to, count))
+
 template <class E, class C, bool is_bool>
 void load_block(const std::byte* source, std::int64_t stride, std::int64_t count, void* block) {
   auto* target = static_cast<C*>(block);
-  if constexpr (kIsHot<E, C>) {
+  if constexpr (std::is_same_v<E, Float16> && std::is_same_v<C, float>) {
+    if (stride == 1) return halves_to_floats(reinterpret_cast<const E*>(source), target, count);
+  } else if constexpr (kIsHot<E, C>) {
     if (stride == 1) return load_dense<E, C, is_bool>(source, count, target);
   }
   if (stride == 0) {
@@ -158,7 +193,9 @@ NBX_TARGET_CLONES void store_dense(const C* block, std::byte* target, std::int64
 template <class E, class C>
 void store_block(const void* block, std::byte* target, std::int64_t stride, std::int64_t count) {
   const auto* source = static_cast<const C*>(block);
-  if constexpr (kIsHot<E, C>) {
+  if constexpr (std::is_same_v<E, Float16> && std::is_same_v<C, float>) {
+    if (stride == 1) return floats_to_halves(source, reinterpret_cast<E*>(target), count);
+  } else if constexpr (kIsHot<E, C>) {
     if (stride == 1) return store_dense<E>(source, target, count);
   }
   for (std::int64_t i = 0; i < count; ++i) store_element<E>(source[i], target, i * stride);

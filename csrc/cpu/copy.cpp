@@ -8,6 +8,7 @@
 #include "cpu/cast.h"
 #include "cpu/elementwise_walk.h"
 #include "cpu/pool.h"
+#include "cpu/stream.h"
 #include "launch/kernel.h"
 
 namespace nbx::cpu {
@@ -41,16 +42,24 @@ void copy_run(std::byte* target, std::int64_t target_stride, const std::byte* so
 template <class T>
 void copy_runs(const Loop& loop, const TensorView* operands) {
   const auto grain = kCopyGrainBytes / static_cast<std::int64_t>(sizeof(T));
+  const bool streams = outgrows_cache(operands[0]) && loop.inner_stride(0) == 1 &&
+                       loop.inner_stride(1) == 1 && operands[0].data != operands[1].data;
   for_element_ranges(loop.count, grain, [&](std::int64_t begin, std::int64_t end) {
     Cursor target(loop, 0, operands[0], begin);
     Cursor source(loop, 1, operands[1], begin);
     for (std::int64_t left = end - begin; left > 0;) {
       const std::int64_t length = std::min(left, target.run());
-      copy_run<T>(target.address(), target.stride(), source.address(), source.stride(), length);
+      if (streams) {
+        stream_bytes(target.address(), source.address(),
+                     static_cast<std::size_t>(length) * sizeof(T));
+      } else {
+        copy_run<T>(target.address(), target.stride(), source.address(), source.stride(), length);
+      }
       target.advance(length);
       source.advance(length);
       left -= length;
     }
+    if (streams) stream_fence();
   });
 }
 
@@ -142,7 +151,7 @@ struct Conversion {
         stores_in_place(storage_of(carrier) == to) {}
 
   void run(std::byte* target, std::int64_t target_stride, const std::byte* source,
-           std::int64_t source_stride, std::int64_t count, void* buffer) const {
+           std::int64_t source_stride, std::int64_t count, std::byte* buffer) const {
     if (loads_in_place && source_stride == 1) {
       store(source, target, target_stride, count);
     } else if (stores_in_place && target_stride == 1) {
@@ -162,18 +171,25 @@ struct Conversion {
 
 void convert_strided(const Loop& loop, const TensorView* operands) {
   const Conversion conversion(operands[0].dtype, operands[1].dtype);
+  const bool streams = outgrows_cache(operands[0]) && loop.inner_stride(0) == 1;
+  const int itemsize = itemsize_of(operands[0].dtype);
   for_element_ranges(loop.count, kConvertGrain, [&](std::int64_t begin, std::int64_t end) {
     alignas(64) std::byte buffer[kBlock * 16];
+    alignas(64) std::byte converted[kBlock * 16];
     Cursor target(loop, 0, operands[0], begin);
     Cursor source(loop, 1, operands[1], begin);
     for (std::int64_t left = end - begin; left > 0;) {
       const std::int64_t length = std::min({left, target.run(), kBlock});
-      conversion.run(target.address(), target.stride(), source.address(), source.stride(), length,
-                     buffer);
+      std::byte* to = streams ? converted : target.address();
+      conversion.run(to, target.stride(), source.address(), source.stride(), length, buffer);
+      if (streams) {
+        stream_bytes(target.address(), to, static_cast<std::size_t>(length * itemsize));
+      }
       target.advance(length);
       source.advance(length);
       left -= length;
     }
+    if (streams) stream_fence();
   });
 }
 

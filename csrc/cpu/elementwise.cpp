@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "cpu/stream.h"
 
 namespace nbx::cpu {
 namespace {
@@ -25,13 +26,15 @@ struct Input {
 struct Call {
   const ElementwiseKernel* kernel;
   const BlockOp* op;
+  BlockFunction function;
   const TensorView* operands;
   Extras extras;
   Input inputs[kMaximumInputs];
   Loop loop;
   Storer store;
   bool stores_in_place;
-  int out_bytes;
+  bool streams;   // the result is written past the caches
+  int out_bytes;  // of one carrier element
 };
 
 [[noreturn]] void refuse(const ElementwiseKernel& kernel, const std::string& what) {
@@ -94,8 +97,100 @@ void prepare(const KernelCall& call, Call& prepared) {
   prepared.store = storer_for(prepared.op->out, out.dtype);
   prepared.stores_in_place = storage_of(prepared.op->out) == out.dtype;
   prepared.out_bytes = itemsize_of(storage_of(prepared.op->out));
+  prepared.streams = outgrows_cache(out);
+  for (int k = 0; k < kernel.inputs; ++k) {
+    // Written in place, the lines have just been read.
+    if (call.tensors[k + 1].data == out.data) prepared.streams = false;
+  }
   plan_loop(call.tensors, kernel.inputs + 1, AxisOrder::kMemory, prepared.loop);
 }
+
+// ---- narrow integers ---------------------------------------------------------------------------
+
+template <int kBytes>
+struct Unit {
+  std::byte bytes[kBytes];
+};
+template <class U>
+void gather(const std::byte* source, std::int64_t stride, std::int64_t count, void* block) {
+  const auto* from = reinterpret_cast<const U*>(source);
+  auto* to = static_cast<U*>(block);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = from[i * stride];
+}
+template <class U>
+void scatter(const void* block, std::byte* target, std::int64_t stride, std::int64_t count) {
+  const auto* from = static_cast<const U*>(block);
+  auto* to = reinterpret_cast<U*>(target);
+  for (std::int64_t i = 0; i < count; ++i) to[i * stride] = from[i];
+}
+
+/// Whether an integer of this type holds the number.
+bool holds(DType dtype, const Scalar& number) {
+  if (number.kind != ScalarKind::kBoolean && number.kind != ScalarKind::kInteger) return false;
+  alignas(8) std::byte narrow[8];
+  std::int64_t back = 0;
+  storer_for(Carrier::kInt64, dtype)(&number.integer, narrow, 1, 1);
+  loader_for(dtype, Carrier::kInt64)(narrow, 1, 1, &back);
+  return back == number.integer && !(number.is_unsigned && number.integer < 0);
+}
+
+/// The function for the one narrow type of all operands; null if they differ.
+BlockFunction narrow_function(const ElementwiseKernel& kernel, const BlockOp& op,
+                              const KernelCall& call) {
+  constexpr DType kTypes[] = {
+#define NBX_DTYPE(name, type) DType::name,
+      NBX_NARROW_TYPES(NBX_DTYPE)
+#undef NBX_DTYPE
+  };
+  if (kernel.narrow[0] == nullptr || op.inputs[0] != Carrier::kInt64) return nullptr;
+  const TensorView* given = nullptr;
+  std::size_t next = 1 + static_cast<std::size_t>(kernel.extras);
+  for (int k = 1; k <= kernel.inputs; ++k) {
+    const TensorView& view = call.tensors[k];
+    if (view.data != nullptr && given != nullptr && view.dtype != given->dtype) return nullptr;
+    if (view.data != nullptr) given = &view;
+  }
+  const DType result = call.tensors[0].dtype;
+  if (given == nullptr || result != (op.out == Carrier::kBool ? DType::bool_ : given->dtype)) {
+    return nullptr;
+  }
+  for (int k = 1; k <= kernel.inputs; ++k) {
+    if (call.tensors[k].data != nullptr) continue;
+    if (next >= call.scalar_count || !holds(given->dtype, call.scalars[next++])) return nullptr;
+  }
+  const DType* found = std::find(std::begin(kTypes), std::end(kTypes), given->dtype);
+  return found == std::end(kTypes) ? nullptr
+                                   : kernel.narrow[static_cast<std::size_t>(found - kTypes)];
+}
+
+/// Lets the operands reach the narrow function as they lie in memory.
+void narrow_operands(const KernelCall& call, Call& prepared) {
+  DType dtype = call.tensors[0].dtype;
+  for (int k = 0; k < prepared.kernel->inputs; ++k) {
+    if (call.tensors[k + 1].data != nullptr) dtype = call.tensors[k + 1].dtype;
+  }
+  const int bytes = itemsize_of(dtype);
+  const Loader load = bytes == 1   ? &gather<Unit<1>>
+                      : bytes == 2 ? &gather<Unit<2>>
+                                   : &gather<Unit<4>>;
+  for (int k = 0; k < prepared.kernel->inputs; ++k) {
+    Input& input = prepared.inputs[k];
+    input.bytes = bytes;
+    input.load = load;
+    input.is_direct = true;
+    std::int64_t number = 0;
+    std::memcpy(&number, input.number, sizeof(number));
+    storer_for(Carrier::kInt64, dtype)(&number, input.number, 1, 1);
+  }
+  if (call.tensors[0].dtype != dtype) return;
+  prepared.store = bytes == 1   ? &scatter<Unit<1>>
+                   : bytes == 2 ? &scatter<Unit<2>>
+                                : &scatter<Unit<4>>;
+  prepared.stores_in_place = true;
+  prepared.out_bytes = bytes;
+}
+
+// ---- the walk ----------------------------------------------------------------------------------
 
 /// The next `length` elements of an input as a block: in place, or gathered into `buffer`.
 const void* fetch(const Input& input, Cursor& cursor, std::int64_t length, std::byte* buffer) {
@@ -115,6 +210,19 @@ void splat(const Input& input, std::int64_t count, std::byte* buffer) {
   for (std::int64_t i = 0; i < count; ++i) {
     std::memcpy(buffer + i * input.bytes, input.number, static_cast<std::size_t>(input.bytes));
   }
+}
+
+/// Writes a block of results past the caches.
+void stream_block(const Call& call, Cursor& out, std::int64_t length, const std::byte* block) {
+  alignas(64) std::byte narrow[kBufferBytes];
+  const DType dtype = call.operands[0].dtype;
+  const auto bytes = static_cast<std::size_t>(length * itemsize_of(dtype));
+  if (!call.stores_in_place) {
+    call.store(block, narrow, 1, length);
+    block = narrow;
+  }
+  stream_bytes(out.address(), block, bytes);
+  out.advance(length);
 }
 
 /// Elements [begin, end) of the loop.
@@ -143,29 +251,36 @@ void run_range(const Call& call, std::int64_t begin, std::int64_t end) {
       if (input.is_number || input.is_missing) continue;
       arguments.inputs[k] = fetch(input, cursors[k], length, buffers[k]);
     }
-    const bool in_place = call.stores_in_place && out.stride() == 1 && out.run() >= length;
+    const bool dense = out.stride() == 1 && out.run() >= length;
+    const bool in_place = call.stores_in_place && dense && !call.streams;
     std::byte* buffer = buffers[kMaximumInputs];
     arguments.out = in_place ? out.address() : buffer;
-    call.op->function(arguments);
+    call.function(arguments);
     if (in_place) {
       out.advance(length);
-      continue;
+    } else if (dense && call.streams) {
+      stream_block(call, out, length, buffer);
+    } else {
+      out.for_runs(length, [&](std::byte* address, std::int64_t stride, std::int64_t run,
+                               std::int64_t done) {
+        call.store(buffer + done * call.out_bytes, address, stride, run);
+      });
     }
-    out.for_runs(length,
-                 [&](std::byte* address, std::int64_t stride, std::int64_t run, std::int64_t done) {
-                   call.store(buffer + done * call.out_bytes, address, stride, run);
-                 });
   }
+  if (call.streams) stream_fence();
 }
 
 }  // namespace
 
-void run_blocks(const ElementwiseKernel& kernel, const BlockOp& op, const KernelCall& call) {
+void run_blocks(const ElementwiseKernel& kernel, const BlockOp& op, const KernelCall& call,
+                BlockFunction narrow) {
   Call prepared;
   prepared.kernel = &kernel;
   prepared.op = &op;
   prepared.operands = call.tensors;
+  prepared.function = narrow == nullptr ? op.function : narrow;
   prepare(call, prepared);
+  if (narrow != nullptr) narrow_operands(call, prepared);
   if (prepared.loop.count == 0) return;
   for_element_ranges(prepared.loop.count, kernel.grain, [&](std::int64_t begin, std::int64_t end) {
     run_range(prepared, begin, end);
@@ -185,7 +300,7 @@ void run_elementwise(const ElementwiseKernel& kernel, const KernelCall& call) {
     throw Error(ErrorKind::kType, std::string(kernel.name) + ": does not compute in " +
                                       facts_of(op_dtype).name + "; expected one of " + accepted);
   }
-  run_blocks(kernel, op, call);
+  run_blocks(kernel, op, call, narrow_function(kernel, op, call));
 }
 
 }  // namespace nbx::cpu

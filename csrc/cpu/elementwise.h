@@ -46,6 +46,19 @@ struct BlockOp {
 };
 using BlockOps = std::array<BlockOp, kCarrierCount>;  // by the carrier of op_dtype
 
+/// Integers of fewer than 64 bits that an op may compute in, since the low bits of its results
+/// depend on nothing else. Bytes have a type of their own beside that of bools.
+#define NBX_NARROW_TYPES(X) \
+  X(int8, std::int8_t)      \
+  X(int16, std::int16_t)    \
+  X(int32, std::int32_t)    \
+  X(uint8, char8_t)         \
+  X(uint16, std::uint16_t)  \
+  X(uint32, std::uint32_t)
+inline constexpr int kNarrowCount = 6;
+/// Blocks of one narrow type, the result included unless it is a bool.
+using NarrowOps = std::array<BlockFunction, kNarrowCount>;
+
 struct ElementwiseKernel {
   const char* name;
   int inputs;
@@ -53,14 +66,17 @@ struct ElementwiseKernel {
   bool optional_inputs;  // an absent operand may come without a number
   std::int64_t grain;    // elements worth another thread
   BlockOps ops;
+  NarrowOps narrow = {};
 };
 
 /// Runs (out, in...) with scalars [op_dtype, extras..., a number for each absent input].
 /// Throws Error(kType) where the op does not take op_dtype, Error(kValue) for bad operands.
 void run_elementwise(const ElementwiseKernel& kernel, const KernelCall& call);
 
-/// The same with the functions already chosen.
-void run_blocks(const ElementwiseKernel& kernel, const BlockOp& op, const KernelCall& call);
+/// The same with the functions already chosen. `narrow` replaces the op's function where all
+/// operands are of one narrow type.
+void run_blocks(const ElementwiseKernel& kernel, const BlockOp& op, const KernelCall& call,
+                BlockFunction narrow = nullptr);
 
 // --- types that an op takes ---------------------------------------------------------------------
 
@@ -80,9 +96,17 @@ using FloatTypes = Types<float, double>;
 using FieldTypes = Types<float, double, Complex64, Complex128>;
 using IntegerTypes = Types<Bool, std::int64_t, std::uint64_t>;
 
+/// The set, and with int64 the narrow types too.
+template <class Set>
+struct Narrowed : Set {
+  static constexpr bool kNarrowed = true;
+};
+
 template <class T>
-inline constexpr bool kIsInteger =
-    std::is_same_v<T, std::int64_t> || std::is_same_v<T, std::uint64_t>;
+inline constexpr bool kIsInteger = std::is_integral_v<T> && !std::is_same_v<T, Bool>;
+/// Where integers wrap: unsigned, and not promoted to int.
+template <class T>
+using Wrapping = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
 template <class T>
 inline constexpr bool kIsField = std::is_same_v<T, Complex64> || std::is_same_v<T, Complex128>;
 
@@ -114,6 +138,24 @@ NBX_INLINE auto apply_op(const Extras& extras, Inputs... inputs) {
 template <class R>
 using BlockElement = std::conditional_t<std::is_same_v<R, bool>, Bool, R>;
 
+/// An op whose vectorised form holds for most operands only has `is_far<T>` and, for the others,
+/// `apply_far<T>`.
+template <class Op, class T, class... Inputs>
+concept HasFar = requires(Inputs... inputs) { Op::template is_far<T>(inputs...); };
+
+/// Whether the block had far operands; then it is done.
+template <class Op, class T, class R, class... Inputs>
+NBX_INLINE bool far_block(R* out, std::int64_t count, const Inputs*... inputs) {
+  bool any = false;
+  for (std::int64_t i = 0; i < count; ++i) any |= Op::template is_far<T>(inputs[i]...);
+  if (!any) return false;
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] = Op::template is_far<T>(inputs[i]...) ? Op::template apply_far<T>(inputs[i]...)
+                                                  : Op::template apply<T>(inputs[i]...);
+  }
+  return true;
+}
+
 template <class Op, class T, class First, class R>
 NBX_INLINE void loop_over(const BlockArguments& arguments) {
   auto* out = static_cast<BlockElement<R>*>(arguments.out);
@@ -122,6 +164,11 @@ NBX_INLINE void loop_over(const BlockArguments& arguments) {
   [[maybe_unused]] const auto* c = static_cast<const T*>(arguments.inputs[2]);
   const Extras extras = *arguments.extras;
   const std::int64_t count = arguments.count;
+  if constexpr (HasFar<Op, T, T>) {
+    if (far_block<Op, T>(out, count, a)) return;
+  } else if constexpr (HasFar<Op, T, T, T>) {
+    if (far_block<Op, T>(out, count, a, b)) return;
+  }
   if constexpr (Op::kArity == 1) {
     NBX_INDEPENDENT_LOOP
     for (std::int64_t i = 0; i < count; ++i) {
@@ -183,10 +230,33 @@ constexpr BlockOps block_ops() {
   };
 }
 
+template <class Op, class T>
+constexpr BlockFunction narrow_function() {
+  const Extras extras{};
+  if constexpr (Op::kArity == 1) {
+    return &vector_block<Op, T, T, decltype(apply_op<Op, T>(extras, T{}))>;
+  } else {
+    return &vector_block<Op, T, T, decltype(apply_op<Op, T>(extras, T{}, T{}))>;
+  }
+}
+template <class Op>
+constexpr NarrowOps narrow_ops() {
+  if constexpr (requires { Op::Accepts::kNarrowed; }) {
+    return {
+#define NBX_FUNCTION(name, type) narrow_function<Op, type>(),
+        NBX_NARROW_TYPES(NBX_FUNCTION)
+#undef NBX_FUNCTION
+    };
+  } else {
+    return {};
+  }
+}
+
 template <class Op>
 struct ElementwiseEntry {
-  static constexpr ElementwiseKernel kKernel{Op::kName, Op::kArity,          Op::kExtras,
-                                             false,     grain_of(Op::kCost), block_ops<Op>()};
+  static constexpr ElementwiseKernel kKernel{Op::kName,       Op::kArity,          Op::kExtras,
+                                             false,           grain_of(Op::kCost), block_ops<Op>(),
+                                             narrow_ops<Op>()};
   static void run(const KernelCall& call) { run_elementwise(kKernel, call); }
 };
 
@@ -203,6 +273,34 @@ struct ElementwiseEntry {
       return static_cast<Result>(__VA_ARGS__);                                     \
     }                                                                              \
   };                                                                               \
+  const HostKernelRegistration register##Name{Name::kName, &ElementwiseEntry<Name>::run};
+
+/// The same of an op with a vectorised form for near operands: floats where `far` is false.
+#define NBX_FAR_OP(text, Name, arity, Set, parameters, far, result, near) \
+  struct Name {                                                           \
+    static constexpr const char* kName = "elementwise:" text;             \
+    static constexpr int kArity = arity;                                  \
+    static constexpr int kExtras = 0;                                     \
+    static constexpr Cost kCost = Cost::kMath;                            \
+    using Accepts = Set;                                                  \
+    template <class T>                                                    \
+      requires std::is_same_v<T, float>                                   \
+    static NBX_INLINE bool is_far parameters {                            \
+      return far;                                                         \
+    }                                                                     \
+    template <class T>                                                    \
+    static NBX_INLINE T apply_far parameters {                            \
+      return result;                                                      \
+    }                                                                     \
+    template <class T>                                                    \
+    static NBX_INLINE T apply parameters {                                \
+      if constexpr (std::is_same_v<T, float>) {                           \
+        return near;                                                      \
+      } else {                                                            \
+        return result;                                                    \
+      }                                                                   \
+    }                                                                     \
+  };                                                                      \
   const HostKernelRegistration register##Name{Name::kName, &ElementwiseEntry<Name>::run};
 
 #define NBX_UNARY(text, Name, Set, cost, ...) \

@@ -3,44 +3,49 @@
 #include <cmath>
 
 #include "cpu/elementwise.h"
+#include "cpu/elementwise_wide.h"
 
 namespace nbx::cpu {
 namespace {
 
 /// Integers wrap, so they are computed unsigned; bools are closed under these.
-template <class T>
-NBX_INLINE T add(T a, T b) {
-  if constexpr (std::is_same_v<T, Bool>) {
-    return a | b;
-  } else if constexpr (kIsInteger<T>) {
-    return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-  } else {
-    return a + b;
+#define NBX_WRAPPING(name, sign, of_bools)                                                 \
+  template <class T>                                                                       \
+  NBX_INLINE T name(T a, T b) {                                                            \
+    if constexpr (std::is_same_v<T, Bool>) {                                               \
+      return of_bools;                                                                     \
+    } else if constexpr (kIsInteger<T>) {                                                  \
+      return static_cast<T>(static_cast<Wrapping<T>>(a) sign static_cast<Wrapping<T>>(b)); \
+    } else {                                                                               \
+      return a sign b;                                                                     \
+    }                                                                                      \
   }
-}
-template <class T>
-NBX_INLINE T subtract(T a, T b) {
-  if constexpr (kIsInteger<T>) {
-    return static_cast<T>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
-  } else {
-    return a - b;
-  }
-}
-template <class T>
-NBX_INLINE T multiply(T a, T b) {
-  if constexpr (std::is_same_v<T, Bool>) {
-    return a & b;
-  } else if constexpr (kIsInteger<T>) {
-    return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
-  } else {
-    return a * b;
-  }
-}
+NBX_WRAPPING(add, +, a | b)
+NBX_WRAPPING(subtract, -, a ^ b)
+NBX_WRAPPING(multiply, *, a& b)
+#undef NBX_WRAPPING
 
 /// True where the machine's division would trap: by zero, or the least number by -1.
 template <class T>
 NBX_INLINE bool overflows(T a, T b) {
   return std::is_signed_v<T> && b == static_cast<T>(-1) && a == std::numeric_limits<T>::min();
+}
+
+/// The remainder with the sign of the dividend, and what the divisions by rounding down make of it.
+template <class T>
+NBX_INLINE T floor_quotient(T a, T b, T rest) {
+  const T below = rest != T{0} && (b < T{0}) != (rest < T{0}) ? T{1} : T{0};
+  const T quotient = (a - rest) / b - below;
+  // The division may have come out a hair off a whole number.
+  const T whole = std::floor(quotient);
+  const T nearest = quotient - whole > T(0.5) ? whole + T{1} : whole;
+  const T result = quotient == T{0} ? std::copysign(T{0}, a / b) : nearest;
+  return b == T{0} ? a / b : result;
+}
+template <class T>
+NBX_INLINE T floor_remainder(T b, T rest) {
+  const T result = (rest < T{0}) != (b < T{0}) ? rest + b : rest;
+  return rest == T{0} ? std::copysign(T{0}, b) : result;
 }
 
 /// Integer quotients and remainders round towards negative infinity; by zero they are 0.
@@ -52,14 +57,7 @@ NBX_INLINE T floor_divide(T a, T b) {
     const T quotient = a / b;
     return quotient - static_cast<T>(a % b != 0 && (a < 0) != (b < 0));
   } else {
-    if (b == T{0}) return a / b;
-    const T rest = std::fmod(a, b);
-    T quotient = (a - rest) / b;
-    if (rest != T{0} && (b < T{0}) != (rest < T{0})) quotient -= T{1};
-    if (quotient == T{0}) return std::copysign(T{0}, a / b);
-    // The division above may have come out a hair off a whole number.
-    const T whole = std::floor(quotient);
-    return quotient - whole > T(0.5) ? whole + T{1} : whole;
+    return floor_quotient(a, b, std::fmod(a, b));
   }
 }
 
@@ -71,9 +69,7 @@ NBX_INLINE T remainder(T a, T b) {
     const T rest = a % b;
     return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
   } else {
-    const T rest = std::fmod(a, b);
-    if (rest == T{0}) return std::copysign(T{0}, b);
-    return (rest < T{0}) != (b < T{0}) ? rest + b : rest;
+    return floor_remainder(b, std::fmod(a, b));
   }
 }
 
@@ -104,13 +100,15 @@ T integer_power(T base, T exponent) {
   return static_cast<T>(result);
 }
 template <class T>
-T power(T base, T exponent) {
+NBX_INLINE T power(T base, T exponent) {
   if constexpr (kIsInteger<T>) {
     return integer_power(base, exponent);
   } else if constexpr (kIsField<T>) {
     if (exponent == T(0)) return T(1);
     if (base == T(0) && exponent.imag() == 0 && exponent.real() > 0) return T(0);
     return std::pow(base, exponent);
+  } else if constexpr (std::is_same_v<T, float>) {
+    return math::power(base, exponent);
   } else {
     return std::pow(base, exponent);
   }
@@ -127,7 +125,8 @@ NBX_INLINE T minimum(T a, T b) {
 }
 
 template <class T>
-T log_add_exp(T a, T b) {
+NBX_INLINE T log_add_exp(T a, T b) {
+  if constexpr (std::is_same_v<T, float>) return math::logaddexp(a, b);
   if (a == b) return a + T(0.693147180559945309417);
   const T high = a > b ? a : b;
   const T low = a > b ? b : a;
@@ -135,39 +134,56 @@ T log_add_exp(T a, T b) {
   return high + std::log1p(std::exp(low - high));
 }
 
+template <class T>
+NBX_INLINE T full_angle(T y, T x) {
+  if constexpr (std::is_same_v<T, float>) return math::atan2(y, x);
+  return std::atan2(y, x);
+}
+template <class T>
+NBX_INLINE T length(T a, T b) {
+  if constexpr (std::is_same_v<T, float>) return math::hypot(a, b);
+  return std::hypot(a, b);
+}
+
 /// Shifts past the width push every bit out; a negative count is such a shift.
 template <class T>
+inline constexpr Wrapping<T> kLastBit = sizeof(T) * 8 - 1;
+template <class T>
 NBX_INLINE T left_shift(T a, T count) {
-  const bool outside = static_cast<std::uint64_t>(count) > 63;
-  const auto bits = static_cast<std::uint64_t>(a);
-  return outside ? T{0} : static_cast<T>(bits << (static_cast<std::uint64_t>(count) & 63));
+  const auto places = static_cast<Wrapping<T>>(count);
+  const auto shifted = static_cast<T>(static_cast<Wrapping<T>>(a) << (places & kLastBit<T>));
+  return places > kLastBit<T> ? T{0} : shifted;
 }
 template <class T>
 NBX_INLINE T right_shift(T a, T count) {
-  const bool outside = static_cast<std::uint64_t>(count) > 63;
-  const T all_out = a < 0 ? static_cast<T>(-1) : T{0};
-  return outside ? all_out : static_cast<T>(a >> (static_cast<std::uint64_t>(count) & 63));
+  const auto places = static_cast<Wrapping<T>>(count);
+  // Every bit of what is left is the sign.
+  return static_cast<T>(a >> (places > kLastBit<T> ? kLastBit<T> : places) >>
+                        (std::is_unsigned_v<T> && places > kLastBit<T> ? 1 : 0));
 }
 
-using WideIntegerTypes = Types<std::int64_t, std::uint64_t>;
+using WideIntegerTypes = Narrowed<Types<std::int64_t, std::uint64_t>>;
 
-NBX_BINARY("add", Add, AllTypes, Cost::kCheap, add(a, b))
-NBX_BINARY("sub", Sub, NumberTypes, Cost::kCheap, subtract(a, b))
-NBX_BINARY("mul", Mul, AllTypes, Cost::kCheap, multiply(a, b))
+NBX_BINARY("add", Add, Narrowed<AllTypes>, Cost::kCheap, add(a, b))
+NBX_BINARY("sub", Sub, Narrowed<NumberTypes>, Cost::kCheap, subtract(a, b))
+NBX_BINARY("mul", Mul, Narrowed<AllTypes>, Cost::kCheap, multiply(a, b))
 NBX_BINARY("div", Div, FieldTypes, Cost::kCheap, a / b)
-NBX_BINARY("floor_divide", FloorDivide, RealTypes, Cost::kLibrary, floor_divide(a, b))
-NBX_BINARY("remainder", Remainder, RealTypes, Cost::kLibrary, remainder(a, b))
-NBX_BINARY("fmod", Fmod, RealTypes, Cost::kLibrary, truncated_remainder(a, b))
-NBX_BINARY("pow", Pow, NumberTypes, Cost::kLibrary, power(a, b))
-NBX_BINARY("atan2", Atan2, FloatTypes, Cost::kLibrary, std::atan2(a, b))
-NBX_BINARY("hypot", Hypot, FloatTypes, Cost::kLibrary, std::hypot(a, b))
+NBX_FAR_OP("floor_divide", FloorDivide, 2, RealTypes, (T a, T b), math::is_far_quotient(a, b),
+           floor_divide(a, b), floor_quotient(a, b, math::near_fmod(a, b)))
+NBX_FAR_OP("remainder", Remainder, 2, RealTypes, (T a, T b), math::is_far_quotient(a, b),
+           remainder(a, b), floor_remainder(b, math::near_fmod(a, b)))
+NBX_FAR_OP("fmod", Fmod, 2, RealTypes, (T a, T b), math::is_far_quotient(a, b),
+           truncated_remainder(a, b), math::near_fmod(a, b))
+NBX_BINARY("pow", Pow, NumberTypes, Cost::kMath, power(a, b))
+NBX_BINARY("atan2", Atan2, FloatTypes, Cost::kMath, full_angle(a, b))
+NBX_BINARY("hypot", Hypot, FloatTypes, Cost::kMath, length(a, b))
 NBX_BINARY("copysign", CopySign, FloatTypes, Cost::kCheap, std::copysign(a, b))
-NBX_BINARY("logaddexp", LogAddExp, FloatTypes, Cost::kLibrary, log_add_exp(a, b))
-NBX_BINARY("maximum", Maximum, RealAndBoolTypes, Cost::kCheap, maximum(a, b))
-NBX_BINARY("minimum", Minimum, RealAndBoolTypes, Cost::kCheap, minimum(a, b))
-NBX_BINARY("bitwise_and", BitwiseAnd, IntegerTypes, Cost::kCheap, a& b)
-NBX_BINARY("bitwise_or", BitwiseOr, IntegerTypes, Cost::kCheap, a | b)
-NBX_BINARY("bitwise_xor", BitwiseXor, IntegerTypes, Cost::kCheap, a ^ b)
+NBX_BINARY("logaddexp", LogAddExp, FloatTypes, Cost::kMath, log_add_exp(a, b))
+NBX_BINARY("maximum", Maximum, Narrowed<RealAndBoolTypes>, Cost::kCheap, maximum(a, b))
+NBX_BINARY("minimum", Minimum, Narrowed<RealAndBoolTypes>, Cost::kCheap, minimum(a, b))
+NBX_BINARY("bitwise_and", BitwiseAnd, Narrowed<IntegerTypes>, Cost::kCheap, a& b)
+NBX_BINARY("bitwise_or", BitwiseOr, Narrowed<IntegerTypes>, Cost::kCheap, a | b)
+NBX_BINARY("bitwise_xor", BitwiseXor, Narrowed<IntegerTypes>, Cost::kCheap, a ^ b)
 NBX_BINARY("left_shift", LeftShift, WideIntegerTypes, Cost::kCheap, left_shift(a, b))
 NBX_BINARY("right_shift", RightShift, WideIntegerTypes, Cost::kCheap, right_shift(a, b))
 

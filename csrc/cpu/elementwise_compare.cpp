@@ -82,12 +82,12 @@ void compare(const KernelCall& call) {
   run_elementwise(kKernel, call);
 }
 
-NBX_COMPARISON("eq", Eq, AllTypes, a == b, std::cmp_equal)
-NBX_COMPARISON("ne", Ne, AllTypes, a != b, std::cmp_not_equal)
-NBX_COMPARISON("lt", Lt, RealAndBoolTypes, a < b, std::cmp_less)
-NBX_COMPARISON("le", Le, RealAndBoolTypes, a <= b, std::cmp_less_equal)
-NBX_COMPARISON("gt", Gt, RealAndBoolTypes, a > b, std::cmp_greater)
-NBX_COMPARISON("ge", Ge, RealAndBoolTypes, a >= b, std::cmp_greater_equal)
+NBX_COMPARISON("eq", Eq, Narrowed<AllTypes>, a == b, std::cmp_equal)
+NBX_COMPARISON("ne", Ne, Narrowed<AllTypes>, a != b, std::cmp_not_equal)
+NBX_COMPARISON("lt", Lt, Narrowed<RealAndBoolTypes>, a < b, std::cmp_less)
+NBX_COMPARISON("le", Le, Narrowed<RealAndBoolTypes>, a <= b, std::cmp_less_equal)
+NBX_COMPARISON("gt", Gt, Narrowed<RealAndBoolTypes>, a > b, std::cmp_greater)
+NBX_COMPARISON("ge", Ge, Narrowed<RealAndBoolTypes>, a >= b, std::cmp_greater_equal)
 
 using BoolOnly = Types<Bool>;
 

@@ -4,6 +4,7 @@
 
 #include "cpu/elementwise.h"
 #include "cpu/elementwise_math.h"
+#include "cpu/elementwise_wide.h"
 
 namespace nbx::cpu {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 template <class T>
 NBX_INLINE T negate(T x) {
   if constexpr (kIsInteger<T>) {
-    return static_cast<T>(std::uint64_t{0} - static_cast<std::uint64_t>(x));
+    return static_cast<T>(Wrapping<T>{0} - static_cast<Wrapping<T>>(x));
   } else {
     return -x;
   }
@@ -22,10 +23,8 @@ template <class T>
 NBX_INLINE T absolute(T x) {
   if constexpr (kIsField<T>) {
     return T(std::abs(x));
-  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+  } else if constexpr (kIsInteger<T>) {
     return x < 0 ? negate(x) : x;
-  } else if constexpr (std::is_same_v<T, std::uint64_t>) {
-    return x;
   } else {
     return std::fabs(x);
   }
@@ -46,7 +45,7 @@ NBX_INLINE T sign(T x) {
 template <class T>
 NBX_INLINE T square(T x) {
   if constexpr (kIsInteger<T>) {
-    return static_cast<T>(static_cast<std::uint64_t>(x) * static_cast<std::uint64_t>(x));
+    return static_cast<T>(static_cast<Wrapping<T>>(x) * static_cast<Wrapping<T>>(x));
   } else {
     return x * x;
   }
@@ -131,6 +130,31 @@ T binary_logarithm(T x) {
   }
 }
 
+/// Vectorised for float, the C library's or the given form for the others.
+#define NBX_FLOAT_FORM(name, general)         \
+  template <class T>                          \
+  NBX_INLINE T name##_of(T x) {               \
+    if constexpr (std::is_same_v<T, float>) { \
+      return math::name(x);                   \
+    } else {                                  \
+      return general(x);                      \
+    }                                         \
+  }
+NBX_FLOAT_FORM(exp2, power_of_two)
+NBX_FLOAT_FORM(expm1, exponential_minus_one)
+NBX_FLOAT_FORM(log2, binary_logarithm)
+NBX_FLOAT_FORM(log10, std::log10)
+NBX_FLOAT_FORM(log1p, logarithm_of_one_plus)
+NBX_FLOAT_FORM(asin, std::asin)
+NBX_FLOAT_FORM(acos, std::acos)
+NBX_FLOAT_FORM(atan, std::atan)
+NBX_FLOAT_FORM(sinh, std::sinh)
+NBX_FLOAT_FORM(cosh, std::cosh)
+NBX_FLOAT_FORM(asinh, std::asinh)
+NBX_FLOAT_FORM(acosh, std::acosh)
+NBX_FLOAT_FORM(atanh, std::atanh)
+#undef NBX_FLOAT_FORM
+
 /// Rounding of integers and of both parts of complex numbers.
 template <class T, class Function>
 NBX_INLINE T round_with(T x, const Function& function) {
@@ -172,32 +196,32 @@ NBX_INLINE bool is_finite(T x) {
   }
 }
 
-NBX_UNARY("neg", Neg, NumberTypes, Cost::kCheap, negate(x))
-NBX_UNARY("abs", Abs, NumberTypes, Cost::kCheap, absolute(x))
-NBX_UNARY("sign", Sign, NumberTypes, Cost::kCheap, sign(x))
-NBX_UNARY("square", Square, NumberTypes, Cost::kCheap, square(x))
+NBX_UNARY("neg", Neg, Narrowed<NumberTypes>, Cost::kCheap, negate(x))
+NBX_UNARY("abs", Abs, Narrowed<NumberTypes>, Cost::kCheap, absolute(x))
+NBX_UNARY("sign", Sign, Narrowed<NumberTypes>, Cost::kCheap, sign(x))
+NBX_UNARY("square", Square, Narrowed<NumberTypes>, Cost::kCheap, square(x))
 NBX_UNARY("reciprocal", Reciprocal, FieldTypes, Cost::kCheap, T{1} / x)
 NBX_UNARY("sqrt", Sqrt, FieldTypes, Cost::kCheap, std::sqrt(x))
 NBX_UNARY("rsqrt", Rsqrt, FieldTypes, Cost::kCheap, T{1} / std::sqrt(x))
 NBX_UNARY("exp", Exp, FieldTypes, Cost::kMath, exponential(x))
-NBX_UNARY("exp2", Exp2, FieldTypes, Cost::kLibrary, power_of_two(x))
-NBX_UNARY("expm1", Expm1, FieldTypes, Cost::kLibrary, exponential_minus_one(x))
+NBX_UNARY("exp2", Exp2, FieldTypes, Cost::kMath, exp2_of(x))
+NBX_UNARY("expm1", Expm1, FieldTypes, Cost::kMath, expm1_of(x))
 NBX_UNARY("log", Log, FieldTypes, Cost::kMath, logarithm(x))
-NBX_UNARY("log2", Log2, FieldTypes, Cost::kLibrary, binary_logarithm(x))
-NBX_UNARY("log10", Log10, FieldTypes, Cost::kLibrary, std::log10(x))
-NBX_UNARY("log1p", Log1p, FieldTypes, Cost::kLibrary, logarithm_of_one_plus(x))
-NBX_UNARY("sin", Sin, FieldTypes, Cost::kLibrary, std::sin(x))
-NBX_UNARY("cos", Cos, FieldTypes, Cost::kLibrary, std::cos(x))
-NBX_UNARY("tan", Tan, FieldTypes, Cost::kLibrary, std::tan(x))
-NBX_UNARY("asin", Asin, FieldTypes, Cost::kLibrary, std::asin(x))
-NBX_UNARY("acos", Acos, FieldTypes, Cost::kLibrary, std::acos(x))
-NBX_UNARY("atan", Atan, FieldTypes, Cost::kLibrary, std::atan(x))
-NBX_UNARY("sinh", Sinh, FieldTypes, Cost::kLibrary, std::sinh(x))
-NBX_UNARY("cosh", Cosh, FieldTypes, Cost::kLibrary, std::cosh(x))
+NBX_UNARY("log2", Log2, FieldTypes, Cost::kMath, log2_of(x))
+NBX_UNARY("log10", Log10, FieldTypes, Cost::kMath, log10_of(x))
+NBX_UNARY("log1p", Log1p, FieldTypes, Cost::kMath, log1p_of(x))
+NBX_FAR_OP("sin", Sin, 1, FieldTypes, (T x), math::is_far_angle(x), std::sin(x), math::near_sin(x))
+NBX_FAR_OP("cos", Cos, 1, FieldTypes, (T x), math::is_far_angle(x), std::cos(x), math::near_cos(x))
+NBX_FAR_OP("tan", Tan, 1, FieldTypes, (T x), math::is_far_angle(x), std::tan(x), math::near_tan(x))
+NBX_UNARY("asin", Asin, FieldTypes, Cost::kMath, asin_of(x))
+NBX_UNARY("acos", Acos, FieldTypes, Cost::kMath, acos_of(x))
+NBX_UNARY("atan", Atan, FieldTypes, Cost::kMath, atan_of(x))
+NBX_UNARY("sinh", Sinh, FieldTypes, Cost::kMath, sinh_of(x))
+NBX_UNARY("cosh", Cosh, FieldTypes, Cost::kMath, cosh_of(x))
 NBX_UNARY("tanh", Tanh, FieldTypes, Cost::kMath, hyperbolic_tangent(x))
-NBX_UNARY("asinh", Asinh, FieldTypes, Cost::kLibrary, std::asinh(x))
-NBX_UNARY("acosh", Acosh, FieldTypes, Cost::kLibrary, std::acosh(x))
-NBX_UNARY("atanh", Atanh, FieldTypes, Cost::kLibrary, std::atanh(x))
+NBX_UNARY("asinh", Asinh, FieldTypes, Cost::kMath, asinh_of(x))
+NBX_UNARY("acosh", Acosh, FieldTypes, Cost::kMath, acosh_of(x))
+NBX_UNARY("atanh", Atanh, FieldTypes, Cost::kMath, atanh_of(x))
 NBX_UNARY("erf", Erf, FloatTypes, Cost::kMath, math::error_function(x))
 NBX_UNARY("floor", Floor, RealTypes, Cost::kCheap,
           round_with(x, [](auto part) { return std::floor(part); }))
@@ -211,8 +235,8 @@ NBX_UNARY("round", Round, NumberTypes, Cost::kCheap,
 NBX_UNARY_PREDICATE("isnan", IsNan, AllTypes, Cost::kCheap, is_nan(x))
 NBX_UNARY_PREDICATE("isinf", IsInf, AllTypes, Cost::kCheap, is_infinite(x))
 NBX_UNARY_PREDICATE("isfinite", IsFinite, AllTypes, Cost::kCheap, is_finite(x))
-NBX_UNARY_PREDICATE("logical_not", LogicalNot, AllTypes, Cost::kCheap, x == T(0))
-NBX_UNARY("bitwise_not", BitwiseNot, IntegerTypes, Cost::kCheap,
+NBX_UNARY_PREDICATE("logical_not", LogicalNot, Narrowed<AllTypes>, Cost::kCheap, x == T(0))
+NBX_UNARY("bitwise_not", BitwiseNot, Narrowed<IntegerTypes>, Cost::kCheap,
           std::is_same_v<T, Bool> ? x ^ T{1} : ~x)
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "cpu/cast.h"
 #include "cpu/copy.h"
 #include "cpu/elementwise_walk.h"
+#include "cpu/stream.h"
 #include "launch/kernel.h"
 
 namespace nbx::cpu {
@@ -65,13 +66,27 @@ void for_tensor(const TensorView& view, AxisOrder order, const Body& body) {
   });
 }
 
+/// A run of neighbours written past the caches, from a block of equal elements.
+void stream_fill(std::byte* target, std::int64_t count, const std::byte* element, int itemsize) {
+  alignas(64) std::byte block[kBlock * 16];
+  fill_run(block, 1, std::min(count, kBlock), element, itemsize);
+  for (std::int64_t i = 0; i < count; i += kBlock) {
+    stream_bytes(target + i * itemsize, block,
+                 static_cast<std::size_t>(std::min(kBlock, count - i) * itemsize));
+  }
+}
+
 void fill_view(const TensorView& view, const std::byte* element) {
   if (view.element_count() == 0) return;
+  const bool streams = outgrows_cache(view);
+  const int itemsize = itemsize_of(view.dtype);
   for_tensor(view, AxisOrder::kMemory, [&](Cursor& cursor, std::int64_t begin, std::int64_t end) {
     cursor.for_runs(end - begin,
                     [&](std::byte* address, std::int64_t stride, std::int64_t count, std::int64_t) {
-                      fill_run(address, stride, count, element, itemsize_of(view.dtype));
+                      streams&& stride == 1 ? stream_fill(address, count, element, itemsize)
+                                            : fill_run(address, stride, count, element, itemsize);
                     });
+    if (streams) stream_fence();
   });
 }
 

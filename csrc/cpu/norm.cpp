@@ -3,6 +3,7 @@
 
 #include "cpu/pool.h"
 #include "cpu/rows.h"
+#include "cpu/stream.h"
 #include "cpu/vector_math.h"
 
 namespace nbx::cpu {
@@ -92,6 +93,7 @@ struct Operands {
   const TensorView* sum;
   double eps;
   bool center;
+  bool streams = false;
 };
 
 // in + residual, rounded to the type in which the sum is stored, so that the fused form equals the
@@ -104,7 +106,9 @@ const T* add_residual(const Operands& o, std::int64_t row, const T* in, std::int
   for (std::int64_t i = 0; i < width; ++i) sum_buffer[i] = in[i] + residual[i];
   std::byte* target = row_address(*o.sum, row);
   const std::int64_t stride = o.sum->strides[o.sum->rank - 1];
-  store_row(target, o.sum->dtype, stride, width, sum_buffer);
+  // A narrower sum is read back at once.
+  const bool streams = o.streams && o.sum->dtype == kDTypeOf<T> && o.sum->data != o.in.data;
+  store_row(target, o.sum->dtype, stride, width, sum_buffer, streams);
   if (o.sum->dtype == kDTypeOf<T>) return sum_buffer;
   return load_row(target, o.sum->dtype, stride, width, sum_buffer);
 }
@@ -126,19 +130,20 @@ void normalise(const Operands& o) {
       }
       std::byte* address = row_address(o.out, row);
       const std::int64_t stride = o.out.strides[last];
-      T* out = row_target(address, o.out.dtype, stride, buffers + 5 * width);
+      T* out = row_target(address, o.out.dtype, stride, buffers + 5 * width, o.streams);
       if constexpr (sizeof(T) == 8) {
         double_row(out, in, weight, bias, width, o.eps, o.center);
       } else {
         const RowJob job{out, in, weight, bias, width, o.eps};
         o.center ? layer_row(job) : rms_row(job);
       }
-      store_row(address, o.out.dtype, stride, width, out);
+      store_row(address, o.out.dtype, stride, width, out, o.streams);
     }
+    if (o.streams) stream_fence();
   });
 }
 
-void run(const char* name, const Operands& operands) {
+void run(const char* name, Operands operands) {
   require_floating(name, "out", operands.out);
   require_floating(name, "in", operands.in);
   if (operands.weight.data != nullptr) require_floating(name, "weight", operands.weight);
@@ -149,6 +154,9 @@ void run(const char* name, const Operands& operands) {
     require_floating(name, "residual", *operands.residual);
     require_floating(name, "sum", *operands.sum);
   }
+  const std::byte* out = operands.out.data;
+  operands.streams = outgrows_cache(operands.out) && out != operands.in.data &&
+                     (operands.residual == nullptr || out != operands.residual->data);
   operands.in.dtype == DType::float64 ? normalise<double>(operands) : normalise<float>(operands);
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "cpu/cast.h"
+#include "cpu/stream.h"
 
 namespace nbx::cpu {
 namespace {
@@ -40,27 +41,37 @@ const T* load_row(const std::byte* data, DType dtype, std::int64_t stride, std::
 
 template <class T>
 void store_row(std::byte* data, DType dtype, std::int64_t stride, std::int64_t count,
-               const T* values) {
-  if (dtype == kDTypeOf<T> && (stride == 1 || count <= 1)) {
-    if (count > 0 && reinterpret_cast<const std::byte*>(values) != data) {
-      std::memcpy(data, values, static_cast<std::size_t>(count) * sizeof(T));
-    }
+               const T* values, bool streams) {
+  const bool dense = stride == 1 || count <= 1;
+  if (dense && dtype == kDTypeOf<T>) {
+    const auto bytes = static_cast<std::size_t>(count) * sizeof(T);
+    if (count == 0 || reinterpret_cast<const std::byte*>(values) == data) return;
+    streams ? stream_bytes(data, values, bytes) : void(std::memcpy(data, values, bytes));
     return;
   }
-  storer_for(kCarrierOf<T>, dtype)(values, data, stride, count);
+  const Storer store = storer_for(kCarrierOf<T>, dtype);
+  if (!dense || !streams) return store(values, data, stride, count);
+  alignas(64) std::byte block[kBlock * sizeof(T)];
+  for (std::int64_t i = 0; i < count; i += kBlock) {
+    const std::int64_t length = count - i < kBlock ? count - i : kBlock;
+    store(values + i, block, 1, length);
+    stream_bytes(data + i * itemsize_of(dtype), block,
+                 static_cast<std::size_t>(length * itemsize_of(dtype)));
+  }
 }
 
 template <class T>
-T* row_target(std::byte* data, DType dtype, std::int64_t stride, T* buffer) noexcept {
-  return dtype == kDTypeOf<T> && stride == 1 ? reinterpret_cast<T*>(data) : buffer;
+T* row_target(std::byte* data, DType dtype, std::int64_t stride, T* buffer, bool streams) noexcept {
+  const bool direct = dtype == kDTypeOf<T> && stride == 1 && !streams;
+  return direct ? reinterpret_cast<T*>(data) : buffer;
 }
 
 template const float* load_row(const std::byte*, DType, std::int64_t, std::int64_t, float*);
 template const double* load_row(const std::byte*, DType, std::int64_t, std::int64_t, double*);
-template void store_row(std::byte*, DType, std::int64_t, std::int64_t, const float*);
-template void store_row(std::byte*, DType, std::int64_t, std::int64_t, const double*);
-template float* row_target(std::byte*, DType, std::int64_t, float*) noexcept;
-template double* row_target(std::byte*, DType, std::int64_t, double*) noexcept;
+template void store_row(std::byte*, DType, std::int64_t, std::int64_t, const float*, bool);
+template void store_row(std::byte*, DType, std::int64_t, std::int64_t, const double*, bool);
+template float* row_target(std::byte*, DType, std::int64_t, float*, bool) noexcept;
+template double* row_target(std::byte*, DType, std::int64_t, double*, bool) noexcept;
 
 std::byte* scratch_bytes(int slot, std::size_t bytes) {
   constexpr std::size_t kAlignment = 64;

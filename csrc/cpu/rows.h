@@ -15,13 +15,15 @@ namespace nbx::cpu {
 template <class T>
 [[nodiscard]] const T* load_row(const std::byte* data, DType dtype, std::int64_t stride,
                                 std::int64_t count, T* buffer);
-/// Writes them back, rounded to nearest even.
+/// Writes them back, rounded to nearest even; with `streams` past the caches, where they lie side
+/// by side, which a `stream_fence` has to follow.
 template <class T>
 void store_row(std::byte* data, DType dtype, std::int64_t stride, std::int64_t count,
-               const T* values);
+               const T* values, bool streams = false);
 /// The address where results may be written directly as T, or `buffer`.
 template <class T>
-[[nodiscard]] T* row_target(std::byte* data, DType dtype, std::int64_t stride, T* buffer) noexcept;
+[[nodiscard]] T* row_target(std::byte* data, DType dtype, std::int64_t stride, T* buffer,
+                            bool streams = false) noexcept;
 
 template <class T>
 inline constexpr DType kDTypeOf = sizeof(T) == 8 ? DType::float64 : DType::float32;

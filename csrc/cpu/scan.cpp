@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "cpu/reduce.h"
+#include "cpu/stream.h"
 
 namespace nbx::cpu {
 namespace {
@@ -14,6 +15,8 @@ namespace {
 template <class T>
 struct CumulativeSum {
   static constexpr int kOutputs = 1;
+  // Sums of floats in double meet no overflow on the way, so that they may start anywhere.
+  static constexpr bool kSegments = std::is_same_v<T, float>;
   using State = Accumulator<T>;
   using Result = State;
   static State identity() { return State{}; }
@@ -26,6 +29,7 @@ struct CumulativeSum {
 template <class T>
 struct CumulativeProduct {
   static constexpr int kOutputs = 1;
+  static constexpr bool kSegments = false;
   using State = Accumulator<T>;
   using Result = State;
   static State identity() { return State(1); }
@@ -39,6 +43,7 @@ struct CumulativeProduct {
 template <class T, bool kGreatest>
 struct CumulativeExtremum {
   static constexpr int kOutputs = 2;
+  static constexpr bool kSegments = false;
   struct State {
     T best;
     std::int64_t index;
@@ -56,6 +61,26 @@ using CumulativeMaximum = CumulativeExtremum<T, true>;
 template <class T>
 using CumulativeMinimum = CumulativeExtremum<T, false>;
 
+/// Running sums of a whole block: its segments side by side, which a single chain of additions
+/// would have wait for each other, then the sum before each. Returns the sum after the block.
+NBX_TARGET_CLONES double sum_segments(double before, const float* values, double* sums) {
+  constexpr int kSegments = 8;
+  constexpr std::int64_t kLength = kBlock / kSegments;
+  double running[kSegments] = {};
+  for (std::int64_t i = 0; i < kLength; ++i) {
+    for (int s = 0; s < kSegments; ++s) {
+      running[s] += static_cast<double>(values[s * kLength + i]);
+      sums[s * kLength + i] = running[s];
+    }
+  }
+  for (int s = 0; s < kSegments; ++s) {
+    double* segment = sums + s * kLength;
+    for (std::int64_t i = 0; i < kLength; ++i) segment[i] += before;
+    before += running[s];
+  }
+  return before;
+}
+
 struct ScanPlan {
   const TensorView* tensors;  // outputs, then the input
   int outputs;
@@ -63,6 +88,7 @@ struct ScanPlan {
   std::int64_t length;
   std::int64_t strides[3];  // along the last axis
   bool by_columns;
+  bool streams;  // results are written past the caches
 };
 
 void plan_scan(const KernelCall& call, const char* kernel, int outputs, ScanPlan& plan) {
@@ -90,6 +116,11 @@ void plan_scan(const KernelCall& call, const char* kernel, int outputs, ScanPlan
   plan_loop(heads, outputs + 1, AxisOrder::kMemory, plan.outer);
   plan.by_columns = plan.outer.inner() >= 8 &&
                     std::abs(plan.outer.inner_stride(outputs)) < std::abs(plan.strides[outputs]);
+  plan.streams = !plan.by_columns && outgrows_cache(call.tensors[0]);
+  for (int i = 0; i < outputs; ++i) {
+    const bool dense = plan.strides[i] == 1 && call.tensors[i].data != in.data;
+    plan.streams = plan.streams && dense;
+  }
 }
 
 template <template <class> class Op, class T>
@@ -120,6 +151,7 @@ class Scan {
           scan_row(unit);
         }
       }
+      if (plan_.streams) stream_fence();
     });
   }
 
@@ -143,16 +175,30 @@ class Scan {
       const std::int64_t count = std::min(kBlock, plan_.length - k);
       const T* values =
           reader_.read(along(Rule::kOutputs, in, k), plan_.strides[Rule::kOutputs], count, buffer);
-      for (std::int64_t i = 0; i < count; ++i) {
-        Rule::step(state, values[i], k + i);
-        results[i] = Rule::result(state);
-        if constexpr (Rule::kOutputs == 2) indices[i] = state.index;
+      if (Rule::kSegments && count == kBlock) {
+        if constexpr (Rule::kSegments) state = sum_segments(state, values, results);
+      } else {
+        for (std::int64_t i = 0; i < count; ++i) {
+          Rule::step(state, values[i], k + i);
+          results[i] = Rule::result(state);
+          if constexpr (Rule::kOutputs == 2) indices[i] = state.index;
+        }
       }
-      store_(results, along(0, out, k), plan_.strides[0], count);
+      save(0, store_, results, along(0, out, k), count);
       if constexpr (Rule::kOutputs == 2) {
-        store_index_(indices, along(1, head(1, row).address(), k), plan_.strides[1], count);
+        save(1, store_index_, indices, along(1, head(1, row).address(), k), count);
       }
     }
+  }
+
+  /// A block of results along a row.
+  void save(int operand, Storer store, const void* block, std::byte* target,
+            std::int64_t count) const {
+    if (!plan_.streams) return store(block, target, plan_.strides[operand], count);
+    alignas(64) std::byte converted[kBlock * sizeof(Complex128)];
+    store(block, converted, 1, count);
+    stream_bytes(target, converted,
+                 static_cast<std::size_t>(count * itemsize_of(plan_.tensors[operand].dtype)));
   }
 
   /// `width` neighbouring rows side by side.

@@ -4,6 +4,7 @@
 
 #include "cpu/pool.h"
 #include "cpu/rows.h"
+#include "cpu/stream.h"
 #include "cpu/vector_math.h"
 
 namespace nbx::cpu {
@@ -58,15 +59,17 @@ void softmax_rows(const TensorView& out, const TensorView& in, bool logarithm) {
   const int last = in.rank - 1;
   const std::int64_t width = in.shape[last];
   if (width == 0) return;
+  const bool streams = outgrows_cache(out) && out.data != in.data;
   parallel_for(row_count(in), rows_per_piece(width * 4), [&](std::int64_t begin, std::int64_t end) {
     T* buffers = scratch<T>(0, 2 * width);
     for (std::int64_t row = begin; row < end; ++row) {
       const T* values = load_row(row_address(in, row), in.dtype, in.strides[last], width, buffers);
       std::byte* address = row_address(out, row);
-      T* target = row_target(address, out.dtype, out.strides[last], buffers + width);
+      T* target = row_target(address, out.dtype, out.strides[last], buffers + width, streams);
       softmax_row(target, values, width, logarithm);
-      store_row(address, out.dtype, out.strides[last], width, target);
+      store_row(address, out.dtype, out.strides[last], width, target, streams);
     }
+    if (streams) stream_fence();
   });
 }
 

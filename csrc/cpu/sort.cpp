@@ -9,6 +9,7 @@
 #include "cpu/cast.h"
 #include "cpu/pool.h"
 #include "cpu/rows.h"
+#include "cpu/target.h"
 
 namespace nbx::cpu {
 namespace {
@@ -50,6 +51,46 @@ void gather(const T* values, const Entry* entries, std::int64_t count, T* out) {
   for (std::int64_t i = 0; i < count; ++i) out[i] = values[entries[i].index];
 }
 
+/// Few of many are found by insertion.
+constexpr std::int64_t kMostInserted = 64;
+constexpr std::int64_t kChunk = 64;
+
+/// Where the next whole chunk begins that may hold something that comes before `bound`.
+template <class T>
+NBX_TARGET_CLONES std::int64_t next_chunk(const T* values, std::int64_t begin, std::int64_t count,
+                                          T bound, bool descending) {
+  for (; begin + kChunk <= count; begin += kChunk) {
+    int found = 0;
+    if (descending) {
+      for (std::int64_t i = 0; i < kChunk; ++i) found |= values[begin + i] <= bound ? 0 : 1;
+    } else {
+      for (std::int64_t i = 0; i < kChunk; ++i) found |= values[begin + i] >= bound ? 0 : 1;
+    }
+    if (found != 0) break;
+  }
+  return begin;
+}
+
+/// The first `kept` entries in order; equal ones keep their order, so that one that comes later has
+/// to be strictly better.
+template <class T>
+void insert_best(const T* values, std::int64_t count, std::int64_t kept, bool descending,
+                 Entry* best) {
+  fill_entries(values, kept, descending, best);
+  std::sort(best, best + kept);
+  for (std::int64_t i = kept; i < count;) {
+    i = next_chunk(values, i, count, values[best[kept - 1].index], descending);
+    for (const std::int64_t end = std::min(count, i + kChunk); i < end; ++i) {
+      const std::uint64_t key = key_of(values[i]);
+      const Entry entry{descending ? ~key : key, i};
+      if (!(entry < best[kept - 1])) continue;
+      Entry* place = std::upper_bound(best, best + kept, entry);
+      std::move_backward(place, best + kept - 1, best + kept);
+      *place = entry;
+    }
+  }
+}
+
 struct Job {
   const TensorView& values;
   const TensorView& indices;
@@ -67,17 +108,26 @@ void sort_rows(const Job& job) {
   const Storer save_index = storer_for(Carrier::kInt64, job.indices.dtype);
   parallel_for(
       row_count(job.in), rows_per_piece(width * 16), [&](std::int64_t begin, std::int64_t end) {
-        T* row = scratch<T>(0, width);
+        T* buffer = scratch<T>(0, width);
         T* out = scratch<T>(1, job.kept);
         Entry* entries = scratch<Entry>(2, width);
         std::int64_t* order = scratch<std::int64_t>(3, job.kept);
         for (std::int64_t r = begin; r < end; ++r) {
-          load(row_address(job.in, r), job.in.strides[last], width, row);
-          fill_entries(row, width, job.descending, entries);
-          if (job.kept < width) {
-            std::nth_element(entries, entries + job.kept, entries + width);
+          const std::byte* address = row_address(job.in, r);
+          const bool direct = job.in.strides[last] == 1 &&
+                              job.in.dtype == storage_of(kCarrierOf<T>) &&
+                              job.in.dtype != DType::bool_;
+          if (!direct) load(address, job.in.strides[last], width, buffer);
+          const T* row = direct ? reinterpret_cast<const T*>(address) : buffer;
+          if (job.kept > 0 && job.kept <= kMostInserted && job.kept < width) {
+            insert_best(row, width, job.kept, job.descending, entries);
+          } else {
+            fill_entries(row, width, job.descending, entries);
+            if (job.kept < width) {
+              std::nth_element(entries, entries + job.kept, entries + width);
+            }
+            std::sort(entries, entries + job.kept);
           }
-          std::sort(entries, entries + job.kept);
           gather(row, entries, job.kept, out);
           for (std::int64_t i = 0; i < job.kept; ++i) order[i] = entries[i].index;
           save(out, row_address(job.values, r), job.values.strides[last], job.kept);

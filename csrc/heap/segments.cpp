@@ -9,6 +9,8 @@ namespace {
 // Unused host memory that stays mapped, for the next large block: unmapping and faulting pages in
 // again costs more than most kernels that want such a block.
 constexpr std::uint64_t kHostKeep = 16 * kMiB;
+// The same for a single block, so that the result of one large op after another needs no new pages.
+constexpr std::uint64_t kHostKeepOne = 512 * kMiB;
 
 /// Shared segments grow by an eighth of what they hold, so that small programs stay small and large
 /// ones make few driver calls.
@@ -122,7 +124,11 @@ Status Heap::State::give_to_driver(DeviceAddress address) noexcept {
 bool Heap::State::surplus(std::uint32_t unused) const noexcept {
   if (!host) return false;
   const std::uint32_t home = space.record(unused).lane;
-  if (home == Space::kSingleHome) return space.unused_bytes(home) > kHostKeep;
+  if (home == Space::kSingleHome) {
+    const std::uint64_t all = space.unused_bytes(home);
+    const bool alone = all == space.record(unused).bytes;
+    return all > (alone ? kHostKeepOne : kHostKeep);
+  }
   // One unused shared segment stays, so that a count going up and down at its edge costs nothing.
   return space.unused_bytes(home) > space.record(unused).bytes;
 }

@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "core/align.h"
+#include "core/large_pages.h"
 #include "device/host_status.h"
 
 namespace nbx::cpu {
@@ -33,17 +34,37 @@ Blocks& blocks() {
   return *instance;
 }
 
+std::byte* map(std::size_t bytes) noexcept {
+  void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return block == MAP_FAILED ? nullptr : static_cast<std::byte*>(block);
+}
+
+void unmap(std::byte* block, std::size_t bytes) noexcept {
+  if (bytes != 0) static_cast<void>(munmap(block, bytes));  // cannot fail for a mapping of our own
+}
+
+/// A mapping that begins on a large page, so that writing it for the first time costs few faults.
+std::byte* map_large(std::size_t bytes) noexcept {
+  std::byte* block = map(bytes + kLargePage);
+  if (block == nullptr) return map(bytes);
+  const std::size_t odd = reinterpret_cast<std::uintptr_t>(block) % kLargePage;
+  const std::size_t skip = odd == 0 ? 0 : kLargePage - odd;
+  unmap(block, skip);
+  unmap(block + skip + bytes, kLargePage - skip);
+  prefer_large_pages(block + skip, bytes);
+  return block + skip;
+}
+
 void* obtain(std::size_t bytes, std::size_t mapped) noexcept {
   if (mapped == 0) return std::aligned_alloc(kAlignment, round_up(bytes, kAlignment));
-  void* block = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return block == MAP_FAILED ? nullptr : block;
+  return mapped < kLargePage ? map(mapped) : map_large(mapped);
 }
 
 void give_back(void* block, std::size_t mapped) noexcept {
   if (mapped == 0) {
     std::free(block);
   } else {
-    static_cast<void>(munmap(block, mapped));  // cannot fail for a mapping of our own
+    unmap(static_cast<std::byte*>(block), mapped);
   }
 }
 
@@ -52,7 +73,7 @@ void give_back(void* block, std::size_t mapped) noexcept {
 Status allocate_host(std::size_t bytes, void** pointer) noexcept {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   if (bytes == 0) return kInvalidValue;
-  if (bytes > static_cast<std::size_t>(-1) - page) return kAllocationRefused;
+  if (bytes > static_cast<std::size_t>(-1) - page - kLargePage) return kAllocationRefused;
   const std::size_t mapped = bytes >= kMappedBytes ? round_up(bytes, page) : 0;
   void* block = obtain(bytes, mapped);
   if (block == nullptr) return kAllocationRefused;
