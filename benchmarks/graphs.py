@@ -42,20 +42,29 @@ double loop(Launch launch, void* graph, void* stream, int count, int* status) {
 """
 
 
-def measure(launch: Launches, wait: Callable[[], None], options: Any) -> dict[str, float]:
-    """Return host and wall microseconds of a launch: few at a time, so that no queue is full."""
-    host, wall = [], []
+def measure(
+    sides: dict[str, tuple[Launches, Callable[[], None]]], options: Any
+) -> dict[str, dict[str, float]]:
+    """Return host and wall microseconds of each side's launch.
+
+    The sides take turns, as the clock changes; few launches at a time, so that no queue is full.
+    """
+    figures: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in sides}
     for round_ in range(options.rounds + 3):
-        wait()
-        start = time.perf_counter()
-        launch(options.number)
-        submitted = time.perf_counter()
-        wait()
-        done = time.perf_counter()
-        if round_ >= 3:
-            host.append((submitted - start) / options.number * 1e6)
-            wall.append((done - start) / options.number * 1e6)
-    return {"host_us": statistics.median(host), "wall_us": statistics.median(wall)}
+        for name, (launch, wait) in sides.items():
+            wait()
+            start = time.perf_counter()
+            launch(options.number)
+            submitted = time.perf_counter()
+            wait()
+            done = time.perf_counter()
+            if round_ >= 3:
+                figures[name][0].append((submitted - start) / options.number * 1e6)
+                figures[name][1].append((done - start) / options.number * 1e6)
+    return {
+        name: {"host_us": statistics.median(host), "wall_us": statistics.median(wall)}
+        for name, (host, wall) in figures.items()
+    }
 
 
 # ---- the work --------------------------------------------------------------------------------
@@ -197,17 +206,19 @@ def main() -> None:
     def wait() -> None:
         stream.synchronize()
 
-    with stream:
-        rows = {"replay": measure(replay, wait, options), "eager": measure(eager, wait, options)}
+    sides = {"replay": (replay, wait)}
+    others = {"eager": (eager, wait)}
     if device.kind == "cuda":
-        bare = BareGraph(work, stream)
-        rows["driver"] = measure(bare.launch, wait, options)
+        sides["driver"] = (BareGraph(work, stream).launch, wait)
+        if importlib.util.find_spec("torch") is not None:
+            others["torch"] = torch_graph(options.kernels)
+    with stream:
+        rows = measure(sides, options) | measure(others, options)
+    if "driver" in rows:
         for figure in ("host_us", "wall_us"):
             rows["replay"][figure.replace("_us", "_over_driver")] = (
                 rows["replay"][figure] / rows["driver"][figure]
             )
-        if importlib.util.find_spec("torch") is not None:
-            rows["torch"] = measure(*torch_graph(options.kernels), options)
     report = {
         "machine": describe(device.name),
         "device": device.name,

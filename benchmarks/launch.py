@@ -224,19 +224,27 @@ def in_turns(kernel: Any, device: nbx.Device, bare_time: Callable[[], float], op
     tensors = [nbx.empty(4096, dtype=nbx.float32, device=device) for _ in range(4)]
     a, b, c, d = tensors
     grid = (32,)
-    own, driver = [], []
-    for _ in range(4 * options.rounds):
-        device.synchronize()
-        start = time.perf_counter_ns()
-        for _ in range(options.number):
-            kernel(grid, a, b, c, d, 4096)
-        own.append((time.perf_counter_ns() - start) / options.number)
-        driver.append(bare_time())
-    return {
-        "in turns": statistics.median(own),
-        "bare driver": statistics.median(driver),
-        "over bare": statistics.median(x / y for x, y in zip(own, driver, strict=True)),
+    bound = kernel[grid]
+    forms: dict[str, Callable[[], Any]] = {
+        "kernel(grid, ...)": lambda: [kernel(grid, a, b, c, d, 4096) for _ in repeat],
+        "bound(...)": lambda: [bound(a, b, c, d, 4096) for _ in repeat],
     }
+    repeat = range(options.number)
+    own: dict[str, list[float]] = {name: [] for name in forms}
+    driver = []
+    for _ in range(4 * options.rounds):
+        for name, form in forms.items():
+            device.synchronize()
+            start = time.perf_counter_ns()
+            form()
+            own[name].append((time.perf_counter_ns() - start) / options.number)
+        driver.append(bare_time())
+    found = {"bare driver, in turns": statistics.median(driver)}
+    for name, times in own.items():
+        found[f"{name}, in turns"] = statistics.median(times)
+        ratios = [x / y for x, y in zip(times, driver, strict=True)]
+        found[f"{name} over bare"] = statistics.median(ratios)
+    return found
 
 
 def card_figures(options: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from nbxtensor.kernels.functions import (
     exact_remainder,
     exponential,
     exponential_minus_one,
+    floor_quotient,
     gelu,
     hyperbolic_tangent,
     log_one_plus_exp,
@@ -30,6 +31,7 @@ from nbxtensor.kernels.functions import (
 )
 from nbxtensor.kernels.single import (
     analytic,
+    floor_quotient_of_single,
     less_one,
     log_one_plus_power,
     mish,
@@ -65,33 +67,6 @@ def whole_remainder(a, b, FLOOR: tl.constexpr):
     else:
         rest = a % tl.where(b == 0, 1, b).to(a.dtype)
     return tl.where(b == 0, 0, rest).to(a.dtype)
-
-
-@kernel
-def remainders(OP: tl.constexpr, rest, a, b):
-    """Return what follows from fmod(a, b), given in float64."""
-    y = b.to(tl.float64)
-    if OP == "floor_divide":
-        r = floor_quotient(rest, a.to(tl.float64), y).to(a.dtype)
-    elif OP == "remainder":
-        turned = tl.where((rest < 0.0) != (y < 0.0), (rest + y).to(a.dtype), rest.to(a.dtype))
-        r = tl.where(rest == 0.0, copy_sign(rest.to(a.dtype), b), turned)
-    else:
-        r = rest.to(a.dtype)
-    return r
-
-
-@kernel
-def floor_quotient(rest, a, b):
-    """Return floor(a / b) of float64 as Python says it; `rest` is fmod(a, b)."""
-    safe = tl.where(b == 0.0, 1.0, b)
-    quotient = (a - rest) / safe
-    quotient = tl.where((rest != 0.0) & ((b < 0.0) != (rest < 0.0)), quotient - 1.0, quotient)
-    whole = tl.floor(quotient)
-    # The division above may have come out a hair off a whole number.
-    whole = tl.where(quotient - whole > 0.5, whole + 1.0, whole)
-    r = tl.where(quotient == 0.0, copy_sign(quotient, a / b), whole)
-    return tl.where(b == 0.0, a / b, r)
 
 
 @kernel
@@ -134,7 +109,7 @@ def arithmetic(OP: tl.constexpr, a, b, c, e0):
         r = a + e0 * b * c
     elif OP == "neg":
         if a.dtype.is_floating():
-            r = -a
+            r = a * -1.0  # the language's minus is 0 - a, which loses the sign of 0
         else:
             r = (~a + 1).to(a.dtype)
     elif OP == "abs":
@@ -155,6 +130,28 @@ def arithmetic(OP: tl.constexpr, a, b, c, e0):
         r = a
     else:
         tl.static_assert(False, "no such op")
+    return r
+
+
+@kernel
+def float_remainders(OP: tl.constexpr, a, b):
+    """Return floor(a / b), or a remainder."""
+    if OP == "floor_divide":
+        if a.dtype == tl.float32:
+            r = floor_quotient_of_single(a, b)
+        else:
+            r = floor_quotient(exact_remainder(a, b), a, b)
+    else:
+        y = b.to(tl.float64)
+        if a.dtype == tl.float32:
+            rest, _, _ = remainder_of_single(a, b)
+        else:
+            rest = exact_remainder(a, b)
+        if OP == "remainder":
+            turned = tl.where((rest < 0.0) != (y < 0.0), (rest + y).to(a.dtype), rest.to(a.dtype))
+            r = tl.where(rest == 0.0, copy_sign(rest.to(a.dtype), b), turned)
+        else:
+            r = rest.to(a.dtype)
     return r
 
 
@@ -181,11 +178,7 @@ def division(OP: tl.constexpr, a, b):
             else:
                 r = power(a, b)
         else:
-            if a.dtype == tl.float32:
-                rest = remainder_of_single(a, b)
-            else:
-                rest = exact_remainder(a, b)
-            r = remainders(OP, rest, a, b)
+            r = float_remainders(OP, a, b)
     return r
 
 
@@ -325,7 +318,7 @@ def analysis(OP: tl.constexpr, a, e0, e1):
     elif OP == "rsqrt":
         r = divide(tl.full(a.shape, 1.0, a.dtype), square_root(a))
     elif OP == "sin":
-        r = tl.sin(a)
+        r = tl.where(tl.abs(a) < 1e-4, a, tl.sin(a))  # a device may take subnormals for 0
     elif OP == "cos":
         r = tl.cos(a)
     elif OP == "tanh":
@@ -370,7 +363,7 @@ def smooth(OP: tl.constexpr, a, e0, e1):
         else:
             r = tl.where(a != a, a, a * hyperbolic_tangent(softplus(a)))
     elif OP == "log_sigmoid":
-        r = tl.where(a != a, a, -softplus(-a))
+        r = tl.where(a != a, a, -1.0 * softplus(-1.0 * a))
     elif OP == "softplus":
         scaled = a * e0
         r = divide(softplus(scaled), tl.full(a.shape, 1.0, a.dtype) * e0)

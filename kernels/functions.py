@@ -105,7 +105,8 @@ def logarithm(x):
         mantissa = (bits - (exponent << 23)).to(tl.float32, bitcast=True)
         power = exponent.to(tl.float32) - tl.where(tiny, 23.0, 0.0)
         f = mantissa - 1.0
-        s = divide(f, 2.0 + f)
+        # Of a share of f, what the quotient lacks in its last bits does not count.
+        s = f / (2.0 + f)
         z = s * s
         p = z * 0.23586952686309814 + 0.2853710353374481
         p = p * z + 0.4000033736228943
@@ -390,3 +391,16 @@ def exact_remainder(x, y):
     whole = tl.where(usable, r, tl.abs(x))
     bad = (x != x) | (y != y) | (tl.abs(x) == float("inf")) | (y == 0.0)
     return tl.where(bad, float("nan"), copy_sign(whole, x))
+
+
+@kernel
+def floor_quotient(rest, a, b):
+    """Return floor(a / b) of float64 as Python says it; `rest` is fmod(a, b)."""
+    safe = tl.where(b == 0.0, 1.0, b)
+    quotient = (a - rest) / safe
+    quotient = tl.where((rest != 0.0) & ((b < 0.0) != (rest < 0.0)), quotient - 1.0, quotient)
+    whole = tl.floor(quotient)
+    # The division above may have come out a hair off a whole number.
+    whole = tl.where(quotient - whole > 0.5, whole + 1.0, whole)
+    r = tl.where(quotient == 0.0, copy_sign(quotient, a / b), whole)
+    return tl.where(b == 0.0, a / b, r)

@@ -14,6 +14,7 @@ from nbxtensor.kernels.functions import (
     exponential,
     exponential_parts,
     finished_power,
+    floor_quotient,
     is_negative,
     logarithm,
     square_root,
@@ -35,7 +36,7 @@ def less_one(x):
 def log_one_plus(x):
     """Return log(1 + x): what the sum loses comes back to first order."""
     u = 1.0 + x
-    r = logarithm(u) + divide(x - (u - 1.0), u)
+    r = logarithm(u) + (x - (u - 1.0)) / u
     r = tl.where((u == 1.0) | (x == float("inf")), x, r)
     return tl.where(u == 0.0, float("-inf"), r)
 
@@ -87,7 +88,7 @@ def inverse_hyperbolic(OP: tl.constexpr, x):
     a = tl.abs(x)
     if OP == "asinh":
         b = tl.where(a > 10000.0, 1.0, a)
-        t = b + divide(b * b, 1.0 + square_root(b * b + 1.0))
+        t = b + b * b / (1.0 + square_root(b * b + 1.0))
         far = logarithm(a) + 0.6931471824645996
         r = copy_sign(tl.where(a > 10000.0, far, log_one_plus(t)), x)
     elif OP == "acosh":
@@ -175,7 +176,8 @@ def analytic(OP: tl.constexpr, x, y):
     elif OP == "log1p":
         r = log_one_plus(x)
     elif OP == "tan":
-        r = divide(tl.sin(x), tl.cos(x))
+        # A device may take subnormal numbers for 0.
+        r = tl.where(tl.abs(x) < 1e-4, x, divide(tl.sin(x), tl.cos(x)))
     elif OP == "asin":
         r = arcsine(x)
     elif OP == "acos":
@@ -256,22 +258,43 @@ def log_sum(x, y):
 
 @kernel
 def remainder_of_single(x, y):
-    """Return fmod(x, y) of float32 in float64, without error.
+    """Return fmod(x, y) in float64, without error, and floor(|x / y|) but where the third is true.
 
-    A quotient below 2^29 times a float32 is exact there; longer ones are divided bit by bit.
+    A whole number below 2^29 times a float32 is exact in float64; where the quotient is longer it
+    is divided bit by bit, and the whole number is not known.
     """
     a = tl.abs(x).to(tl.float64)
     b = tl.abs(y).to(tl.float64)
     usable = (a < float("inf")) & (b > 0.0) & (b < float("inf"))
-    u = tl.where(usable, a, 0.0)
-    v = tl.where(usable, b, 1.0)
-    quotient = tl.floor(u / v)
+    # Shorter divisors have no reciprocal in float32.
+    far = usable & ((b < 1e-37) | (a >= b * 536870912.0))
+    u = tl.where(usable & ~far, a, 0.0)
+    v = tl.where(usable & ~far, b, 1.0)
+    near = (1.0 / v.to(tl.float32)).to(tl.float64)
+    near = near + near * tl.fma(-v, near, tl.full(v.shape, 1.0, tl.float64))
+    quotient = tl.floor(u * near)
     rest = tl.fma(-quotient, v, u)
-    rest = tl.where(rest < 0.0, rest + v, rest)
+    quotient = tl.where(rest < 0.0, quotient - 1.0, tl.where(rest >= v, quotient + 1.0, quotient))
+    rest = tl.fma(-quotient, v, u)
     rest = tl.where(b == float("inf"), a, rest)
     bad = (x != x) | (y != y) | (a == float("inf")) | (b == 0.0)
     r = tl.where(bad, float("nan"), copy_sign(rest, x.to(tl.float64)))
-    far = usable & (quotient >= 536870912.0)
     if tl.max(far.to(tl.int32), 0) > 0:
         r = tl.where(far, exact_remainder(x.to(tl.float64), y.to(tl.float64)), r)
+    return r, quotient, far
+
+
+@kernel
+def floor_quotient_of_single(x, y):
+    """Return floor(x / y) as Python says it."""
+    rest, quotient, far = remainder_of_single(x, y)
+    apart = (x < 0.0) != (y < 0.0)
+    down = tl.where(apart & (rest != 0.0), quotient + 1.0, quotient)
+    r = tl.where(apart, -1.0 * down, down).to(tl.float32)
+    share = divide(x, y)
+    r = tl.where(r == 0.0, copy_sign(r, share), r)
+    r = tl.where((y == 0.0) | (rest != rest), tl.where(y == 0.0, share, float("nan")), r)
+    if tl.max(far.to(tl.int32), 0) > 0:
+        other = y.to(tl.float64)
+        r = tl.where(far, floor_quotient(rest, x.to(tl.float64), other).to(tl.float32), r)
     return r

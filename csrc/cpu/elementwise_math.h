@@ -72,9 +72,9 @@ NBX_INLINE float hyperbolic_tangent(float x) {
   p = p * z - 0x1.b87f94p-5F;
   p = p * z + 0x1.110910p-3F;
   p = p * z - 0x1.55553cp-2F;
-  const float small = x * z * p + x;
+  const float small = magnitude * z * p + magnitude;
   const float large = 1.0F - 2.0F / (exponential(2.0F * magnitude) + 1.0F);
-  return magnitude < 0.6F ? small : std::copysign(large, x);
+  return std::copysign(magnitude < 0.6F ? small : large, x);
 }
 NBX_INLINE double hyperbolic_tangent(double x) { return std::tanh(x); }
 

@@ -31,6 +31,9 @@ def _mish(x: Array) -> Array:
 
 
 UNARY: dict[str, Callable[[Array], Array]] = {
+    "neg": np.negative,
+    "abs": np.abs,
+    "sqrt": np.sqrt,
     "exp": np.exp,
     "expm1": np.expm1,
     "log": np.log,

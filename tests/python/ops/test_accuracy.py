@@ -1,4 +1,4 @@
-"""Functions of float32 stay within a few units in the last place, interpreted."""
+"""Functions of float32 stay within a few units in the last place, on the cpu and interpreted."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     _core.forget_plans()
     yield "sim"
     _core.forget_plans()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_the_cpu(name: str, rng: np.random.Generator) -> None:
+    accuracy.check(name, "cpu", rng)
 
 
 @pytest.mark.parametrize("name", NAMES)
