@@ -28,6 +28,7 @@ from _machine import describe
 from nbxtensor import _core
 
 ROOT = Path(__file__).resolve().parents[1]
+GRID = (32,)
 
 LOOP = """
 #include <stdint.h>
@@ -38,11 +39,11 @@ struct Config {
   unsigned count;
 };
 typedef int (*Launch)(const struct Config*, void*, void**, void**);
-double loop(Launch launch, void* function, unsigned threads, uint64_t* words, int words_count,
-            int count) {
+double loop(Launch launch, void* function, unsigned blocks, unsigned threads, void* stream,
+            uint64_t* words, int words_count, int count) {
   void* arguments[64];
   for (int i = 0; i < words_count; ++i) arguments[i] = &words[i];
-  struct Config config = {{1, 1, 1}, {threads, 1, 1}, 0, 0, 0, 0};
+  struct Config config = {{blocks, 1, 1}, {threads, 1, 1}, 0, stream, 0, 0};
   struct timespec a, b;
   clock_gettime(CLOCK_MONOTONIC, &a);
   for (int i = 0; i < count; ++i) {
@@ -131,7 +132,7 @@ def plain_kernel(device: nbx.Device) -> _core.Kernel:
 def measured(kernel: Any, device: nbx.Device, options: Any) -> dict[str, float]:
     tensors = [nbx.empty(4096, dtype=nbx.float32, device=device) for _ in range(4)]
     a, b, c, d = tensors
-    grid = (32,)
+    grid = GRID
     bound = kernel[grid]
 
     def empty(*arguments: Any) -> None:
@@ -205,13 +206,15 @@ def bare(options: Any, library: str) -> Callable[[], float] | None:
     loop = ctypes.CDLL(str(compile_library(compiler, folder / "loop.c"))).loop
     loop.restype = ctypes.c_double
     tensor = nbx.empty(4096, dtype=nbx.float32, device=device)
+    stream = ctypes.c_void_p(nbx.current_stream(device).handle)
     words = (ctypes.c_uint64 * 7)(*[tensor.data_ptr()] * 4, 4096, 0, 0)
 
     def time_launches() -> float:
         device.synchronize()
         nanoseconds_each: float = loop(
-            driver.cuLaunchKernelEx, function, record["threads"], words, 7, options.number
-        )
+            driver.cuLaunchKernelEx, function, *GRID, record["threads"], stream, words, 7,
+            options.number,
+        )  # fmt: skip
         # The words name the tensor's memory for as long as the loop runs.
         assert tensor.shape == (4096,)
         return nanoseconds_each
@@ -223,7 +226,7 @@ def in_turns(kernel: Any, device: nbx.Device, bare_time: Callable[[], float], op
     """Time launches and the bare driver's in turns, as the clock changes within seconds."""
     tensors = [nbx.empty(4096, dtype=nbx.float32, device=device) for _ in range(4)]
     a, b, c, d = tensors
-    grid = (32,)
+    grid = GRID
     bound = kernel[grid]
     forms: dict[str, Callable[[], Any]] = {
         "kernel(grid, ...)": lambda: [kernel(grid, a, b, c, d, 4096) for _ in repeat],
