@@ -123,8 +123,9 @@ NBX_INLINE C load_element(const std::byte* source, std::int64_t index) {
 /// The pairs that models spend their time on are compiled for every instruction set.
 template <class E, class C>
 inline constexpr bool kIsHot =
-    std::is_same_v<C, float> &&
-    (kIsNarrow<E> || std::is_floating_point_v<E> || (std::is_integral_v<E> && sizeof(E) != 2));
+    (std::is_same_v<C, float> &&
+     (kIsNarrow<E> || std::is_floating_point_v<E> || (std::is_integral_v<E> && sizeof(E) != 2))) ||
+    (std::is_same_v<C, std::uint8_t> && std::is_same_v<E, float>);
 
 template <class E, class C, bool is_bool>
 NBX_TARGET_CLONES void load_dense(const std::byte* source, std::int64_t count, C* block) {

@@ -33,8 +33,9 @@ struct Call {
   Loop loop;
   Storer store;
   bool stores_in_place;
-  bool streams;   // the result is written past the caches
-  int out_bytes;  // of one carrier element
+  bool streams;        // the result is written past the caches
+  int out_bytes;       // of one carrier element
+  std::int64_t block;  // elements
 };
 
 [[noreturn]] void refuse(const ElementwiseKernel& kernel, const std::string& what) {
@@ -190,6 +191,16 @@ void narrow_operands(const KernelCall& call, Call& prepared) {
   prepared.out_bytes = bytes;
 }
 
+/// Small elements come in larger blocks, as a block's cost beside its elements is the same.
+std::int64_t block_of(const Call& prepared) {
+  constexpr std::int64_t kBlockBytes = 8192;
+  std::int64_t widest = std::max(prepared.out_bytes, itemsize_of(prepared.operands[0].dtype));
+  for (int k = 0; k < prepared.kernel->inputs; ++k) {
+    widest = std::max<std::int64_t>(widest, prepared.inputs[k].bytes);
+  }
+  return std::max(kBlock, kBlockBytes / widest);
+}
+
 // ---- the walk ----------------------------------------------------------------------------------
 
 /// The next `length` elements of an input as a block: in place, or gathered into `buffer`.
@@ -237,14 +248,14 @@ void run_range(const Call& call, std::int64_t begin, std::int64_t end) {
   for (int k = 0; k < count; ++k) {
     const Input& input = call.inputs[k];
     if (input.is_number) {
-      splat(input, std::min(kBlock, end - begin), buffers[k]);
+      splat(input, std::min(call.block, end - begin), buffers[k]);
       arguments.inputs[k] = buffers[k];
     } else if (!input.is_missing) {
       cursors[k] = Cursor(call.loop, k + 1, call.operands[k + 1], begin);
     }
   }
   for (std::int64_t left = end - begin; left > 0; left -= arguments.count) {
-    const std::int64_t length = block_length(call.loop, out, left);
+    const std::int64_t length = block_length(call.loop, out, left, call.block);
     arguments.count = length;
     for (int k = 0; k < count; ++k) {
       const Input& input = call.inputs[k];
@@ -281,6 +292,7 @@ void run_blocks(const ElementwiseKernel& kernel, const BlockOp& op, const Kernel
   prepared.function = narrow == nullptr ? op.function : narrow;
   prepare(call, prepared);
   if (narrow != nullptr) narrow_operands(call, prepared);
+  prepared.block = block_of(prepared);
   if (prepared.loop.count == 0) return;
   for_element_ranges(prepared.loop.count, kernel.grain, [&](std::int64_t begin, std::int64_t end) {
     run_range(prepared, begin, end);

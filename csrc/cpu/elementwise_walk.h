@@ -78,10 +78,11 @@ class Cursor {
   std::int64_t index_[kMaximumAxes];
 };
 
-/// How many elements the next block takes: whole runs where they are long, else up to kBlock.
+/// How many elements the next block takes: whole runs where they are long, else up to `block`.
 [[nodiscard]] inline std::int64_t block_length(const Loop& loop, const Cursor& first,
-                                               std::int64_t left) noexcept {
-  std::int64_t length = left < kBlock ? left : kBlock;
+                                               std::int64_t left,
+                                               std::int64_t block = kBlock) noexcept {
+  std::int64_t length = left < block ? left : block;
   if (loop.inner() >= kBlock / 4 && first.run() < length) length = first.run();
   return length;
 }

@@ -26,7 +26,9 @@ NBX_INLINE double clamp(double x, double low, double high) {
 
 /// log(1 + f) for 1 + f in [sqrt(1/2), sqrt(2)].
 NBX_INLINE double log_near_one(double f) {
-  const double s = f / (2.0 + f);
+  // A division in float and one step of Newton's: half the time of one in double, to 2^-45.
+  const double near = 1.0F / static_cast<float>(2.0 + f);
+  const double s = f * (near * (2.0 - (2.0 + f) * near));
   const double z = s * s;
   double p = 0x1.91a04d3a48bbbp-3;
   p = p * z + 0x1.c62002d078c63p-3;
@@ -70,6 +72,13 @@ NBX_INLINE double log1p(double x) {
   return log_result(sum, exponent * kLn2 + log_near_one(f));
 }
 
+/// log(1 + x) for x from 0 to 1.
+NBX_INLINE double log1p_of_share(double x) {
+  const bool upper = x > 0.414213562373095048802;
+  const double f = upper ? x * 0.5 - 0.5 : x;
+  return log_near_one(f) + (upper ? kLn2 : 0.0);
+}
+
 // ---- exponentials ------------------------------------------------------------------------------
 
 /// e^x = scale * (1 + rest), for |x| up to 700.
@@ -101,7 +110,9 @@ NBX_INLINE double expm1(double x) {
 NBX_INLINE double exp2(double x) { return exp(x * kLn2); }
 
 /// log(1 + e^x) without overflow.
-NBX_INLINE double log1p_exp(double x) { return (x > 0.0 ? x : 0.0) + log1p(exp(-std::fabs(x))); }
+NBX_INLINE double log1p_exp(double x) {
+  return (x > 0.0 ? x : 0.0) + log1p_of_share(exp(-std::fabs(x)));
+}
 
 // ---- angles ------------------------------------------------------------------------------------
 
@@ -248,7 +259,7 @@ NBX_INLINE float hypot(float a, float b) {
 NBX_INLINE float logaddexp(float a, float b) {
   const double high = a > b ? a : b;
   const double low = a > b ? b : a;
-  const double sum = high + wide::log1p(wide::exp(low - high));
+  const double sum = high + wide::log1p_of_share(wide::exp(low - high));
   return static_cast<float>(a == b ? a + wide::kLn2 : sum);
 }
 NBX_INLINE float log1p_exp(float x) { return static_cast<float>(wide::log1p_exp(x)); }
@@ -268,7 +279,7 @@ NBX_INLINE float power(float x, float y) {
   const bool whole = std::floor(y) == y;
   const bool odd = whole && std::floor(y * 0.5F) * 2.0F != y;
   const float turned = odd ? std::copysign(result, x) : result;
-  const bool undefined = x < 0.0F && !whole && magnitude != wide::kInfinity;
+  const bool undefined = x < 0.0F && !whole && x >= -std::numeric_limits<float>::max();
   const float defined = undefined ? std::numeric_limits<float>::quiet_NaN() : turned;
   return y == 0.0F || x == 1.0F ? 1.0F : defined;
 }

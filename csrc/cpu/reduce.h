@@ -93,6 +93,10 @@ constexpr int lanes_of() {
   return 16;
 }
 
+/// Enough that additions need not wait for each other.
+template <class T>
+inline constexpr int kSumLanes = kIsField<T> ? 16 : 32;
+
 template <class Op, class T>
 NBX_INLINE void reduce_lanes(typename Op::State& state, const T* values, std::int64_t count,
                              double shift) {
@@ -383,6 +387,7 @@ struct Least {
 template <class T>
 struct Mean {
   using State = Accumulator<T>;
+  static constexpr int kLanes = kSumLanes<T>;
   static constexpr State identity() { return State{}; }
   static NBX_INLINE void step(State& state, T value, double /*shift*/) {
     state += static_cast<State>(value);

@@ -8,6 +8,7 @@ namespace {
 template <class T>
 struct Sum {
   using State = Accumulator<T>;
+  static constexpr int kLanes = kSumLanes<T>;
   static constexpr State identity() { return State{}; }
   static NBX_INLINE void step(State& state, T value, double /*shift*/) {
     state += static_cast<State>(value);
@@ -19,6 +20,7 @@ struct Sum {
 template <class T>
 struct Product {
   using State = Accumulator<T>;
+  static constexpr int kLanes = kSumLanes<T>;
   static constexpr State identity() { return State(1); }
   static NBX_INLINE void step(State& state, T value, double /*shift*/) {
     state *= static_cast<State>(value);

@@ -16,14 +16,17 @@ namespace {
 
 constexpr std::size_t kLine = 64;
 
+/// Measured: streaming wins once a result takes a tenth of the last cache, which the operands and
+/// other processes share, and never within a few of a core's own caches.
 std::int64_t cache_limit() noexcept {
-  // Measured: a few times the second cache of one core is where streaming begins to win.
   constexpr std::int64_t kLeast = 4 << 20;
   std::int64_t second = 0;
-#if defined(_SC_LEVEL2_CACHE_SIZE)
+  std::int64_t last = 0;
+#if defined(_SC_LEVEL2_CACHE_SIZE) && defined(_SC_LEVEL3_CACHE_SIZE)
   second = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  last = sysconf(_SC_LEVEL3_CACHE_SIZE);
 #endif
-  return std::max(kLeast, 4 * second);
+  return std::max({kLeast, 4 * second, last / 10});
 }
 
 }  // namespace
