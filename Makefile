@@ -1,7 +1,7 @@
 # Every target sets itself up in .venv. `make demo` and `make test` are the two to know.
 .DELETE_ON_ERROR:
 .PHONY: demo test ctest pytest lint asan tsan stub docs-tables clang bench test-gpu memcheck-gpu bench-gpu kernels \
-  kernels-table test-full wheel-test ci wheels clean
+  kernels-table test-array-api test-full wheel-test ci wheels clean
 
 VENV := $(CURDIR)/.venv
 PY := $(VENV)/bin/python
@@ -102,6 +102,16 @@ kernels: $(STAMPS)/installed $(STAMPS)/test
 
 kernels-table: $(STAMPS)/installed $(STAMPS)/test
 	$(PY) -m nbxtensor kernels compile --write-known kernels/compiled.tsv --out build/kernels --jobs $(JOBS)
+
+# The published suite of the array API: SUITE is a folder with a copy of data-apis/array-api-tests and
+# its submodule. It runs unmodified, without a list of ours of tests to skip.
+EXAMPLES ?= 200
+test-array-api: $(STAMPS)/installed $(STAMPS)/test
+	@test -f "$(SUITE)/array_api_tests/__init__.py" || { echo "make test-array-api: SUITE must name a copy" \
+	  "of github.com/data-apis/array-api-tests, got '$(SUITE)'" >&2; exit 1; }
+	$(PY) -m pip install -q -r "$(SUITE)/requirements.txt"
+	cd "$(SUITE)" && ARRAY_API_TESTS_MODULE=nbxtensor ARRAY_API_TESTS_VERSION=2024.12 \
+	  $(PY) -m pytest -p no:cacheprovider array_api_tests --max-examples $(EXAMPLES) $(ARGS)
 
 test-full: test asan tsan clang wheel-test
 	@$(PY) -c 'import torch' || { echo "make test-full: torch is the oracle of tests/python/full;" \

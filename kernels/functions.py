@@ -395,7 +395,7 @@ def exact_remainder(x, y):
 
 @kernel
 def floor_quotient(rest, a, b):
-    """Return floor(a / b) of float64 as Python says it; `rest` is fmod(a, b)."""
+    """Return floor(a / b) of float64, with infinities a / b itself; `rest` is fmod(a, b)."""
     safe = tl.where(b == 0.0, 1.0, b)
     quotient = (a - rest) / safe
     quotient = tl.where((rest != 0.0) & ((b < 0.0) != (rest < 0.0)), quotient - 1.0, quotient)
@@ -403,4 +403,5 @@ def floor_quotient(rest, a, b):
     # The division above may have come out a hair off a whole number.
     whole = tl.where(quotient - whole > 0.5, whole + 1.0, whole)
     r = tl.where(quotient == 0.0, copy_sign(quotient, a / b), whole)
-    return tl.where(b == 0.0, a / b, r)
+    infinite = (tl.abs(a) == float("inf")) | (tl.abs(b) == float("inf"))
+    return tl.where((b == 0.0) | infinite, a / b, r)

@@ -286,7 +286,7 @@ def remainder_of_single(x, y):
 
 @kernel
 def floor_quotient_of_single(x, y):
-    """Return floor(x / y) as Python says it."""
+    """Return floor(x / y), with infinities x / y itself, as the array API says."""
     rest, quotient, far = remainder_of_single(x, y)
     apart = (x < 0.0) != (y < 0.0)
     down = tl.where(apart & (rest != 0.0), quotient + 1.0, quotient)
@@ -297,4 +297,5 @@ def floor_quotient_of_single(x, y):
     if tl.max(far.to(tl.int32), 0) > 0:
         other = y.to(tl.float64)
         r = tl.where(far, floor_quotient(rest, x.to(tl.float64), other).to(tl.float32), r)
-    return r
+    infinite = (tl.abs(x) == float("inf")) | (tl.abs(y) == float("inf"))
+    return tl.where(infinite, share, r)

@@ -6,14 +6,22 @@ With --check, write nothing and fail on stale files.
 from __future__ import annotations
 
 import argparse
+import inspect
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import nbxtensor
-from nbxtensor import facts
+from nbxtensor import facts, fft, linalg
 from nbxtensor._environment_table import VARIABLES
+from nbxtensor.ops import host
+from nbxtensor.ops.creation import CREATORS
+from nbxtensor.ops.derived import DERIVED
+from nbxtensor.ops.host import HOST
 from nbxtensor.ops.table import TABLE, Row
+from nbxtensor.ops.views import VIEWS
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -45,6 +53,57 @@ def op_section(row: Row) -> str:
     return "\n\n".join(lines)
 
 
+Functions = Mapping[str, Callable[..., Any]]
+
+# Functions that are no rows: page, what they have in common, and the functions by name.
+FUNCTION_PAGES: tuple[tuple[str, str, Functions], ...] = (
+    ("functions_creation", "Creation: of numbers, on any device.", CREATORS),
+    ("functions_views", "Views and conversions: other windows on the same memory.", VIEWS),
+    ("functions_derived", "Functions over other ops: they run wherever those do.", DERIVED),
+    ("functions_host", inspect.cleandoc(host.__doc__ or ""), HOST),
+    (
+        "linalg",
+        inspect.cleandoc(linalg.__doc__ or ""),
+        {f"linalg.{name}": getattr(linalg, name) for name in linalg.__all__},
+    ),
+    (
+        "fft",
+        inspect.cleandoc(fft.__doc__ or ""),
+        {f"fft.{name}": getattr(fft, name) for name in fft.__all__},
+    ),
+)
+
+
+def function_section(name: str, function: Callable[..., Any]) -> str:
+    """Describe a function that is no row."""
+    if hasattr(function, "row"):
+        return f"## {name}\n\nThe op `{function.row.name}`."
+    # Annotations are strings; those of defaults keep their quotes.
+    form = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(function)))
+    return f"## {name}\n\n`{name}{form}`\n\n{as_markdown(inspect.getdoc(function) or '')}"
+
+
+def as_markdown(doc: str) -> str:
+    """Return a docstring whose underlined headings and descriptions are lists."""
+    lines: list[str] = []
+    for line in doc.splitlines():
+        if line and set(line) == {"-"} and lines:
+            lines[-1] = f"**{lines[-1]}**"
+            lines.append("")
+        elif line.startswith("    "):
+            lines[-1] += f": {line.strip()}" if lines[-1].startswith("- ") else f" {line.strip()}"
+            lines[-1] = lines[-1].replace("- ", "* ", 1)
+        else:
+            headed = any(one.startswith("**") for one in lines)
+            lines.append(f"- {line}" if line and headed and not is_heading(line) else line)
+    return "\n".join(lines)
+
+
+def is_heading(line: str) -> bool:
+    """Tell the names of the sections of a docstring."""
+    return line in ("Parameters", "Raises", "Returns")
+
+
 def op_pages() -> dict[Path, str]:
     """Return the index of ops and a page for each family."""
     families: dict[str, list[Row]] = {}
@@ -54,6 +113,16 @@ def op_pages() -> dict[Path, str]:
         REFERENCE / "ops" / f"{family}.md": page(family, *(op_section(row) for row in rows))
         for family, rows in families.items()
     }
+    for name, about, functions in FUNCTION_PAGES:
+        sections = [function_section(one, functions[one]) for one in sorted(functions)]
+        pages[REFERENCE / "ops" / f"{name}.md"] = page(name, about, *sections)
+    others = markdown_table(
+        ("page", "functions"),
+        (
+            (f"[{name}]({name}.md)", ", ".join(f"`{one}`" for one in sorted(functions)))
+            for name, _, functions in FUNCTION_PAGES
+        ),
+    )
     index = markdown_table(
         ("family", "ops"),
         (
@@ -61,7 +130,9 @@ def op_pages() -> dict[Path, str]:
             for family in sorted(families)
         ),
     )
-    pages[REFERENCE / "ops" / "README.md"] = page(f"{len(TABLE)} ops", index)
+    pages[REFERENCE / "ops" / "README.md"] = page(
+        f"{len(TABLE)} ops", index, "## Functions that are no rows", others
+    )
     return pages
 
 

@@ -43,6 +43,13 @@ INHERITED = set(dir(object)) - {"__new__", "__reduce__"} | {
 # In the signatures as what the type can do; a member of it from Python 3.12 on only.
 RECENT = {"__buffer__"}
 
+# Names of the namespace that are neither imported nor functions.
+CONSTANTS = {
+    "__array_api_version__": "builtins.str",
+    "__version__": "builtins.str",
+    "newaxis": "None",
+}
+
 Definition = ast.FunctionDef | ast.AnnAssign
 
 
@@ -172,7 +179,7 @@ def namespace() -> str:
             functions += op_types.definitions(name, NAMES[name].row)
         elif name in known:
             imports.append(known[name])
-        elif name != "__version__":
+        elif name not in CONSTANTS:
             module = "nbxtensor.dtype" if name in nbxtensor.dtype.__all__ else value.__module__
             imports.append(f"from {module} import {name} as {name}")
     heads = [
@@ -182,7 +189,12 @@ def namespace() -> str:
         *imports,
         *op_types.result_imports([NAMES[name].row for name in sorted(NAMES)]),
     ]
-    lines = [*heads, op_types.PREAMBLE, "__version__: builtins.str", *functions]
+    lines = [
+        *heads,
+        op_types.PREAMBLE,
+        *(f"{name}: {kind}" for name, kind in CONSTANTS.items()),
+        *functions,
+    ]
     return "\n".join(lines) + "\n"
 
 

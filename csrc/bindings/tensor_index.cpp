@@ -185,7 +185,8 @@ void append_mask(const TensorMeta& base, const TensorMeta& mask, Builder* builde
   const std::int32_t rank = mask.layout.rank();
   for (std::int32_t i = 0; i < rank; ++i) {
     const std::int64_t extent = base.layout.shape()[builder->axis() + i];
-    if (mask.layout.shape()[i] != extent) {
+    // An extent of 0 selects nothing from an axis of any extent, as in NumPy.
+    if (mask.layout.shape()[i] != extent && mask.layout.shape()[i] != 0) {
       throw Error(ErrorKind::kIndex,
                   "index: a mask of shape " + shape_text(mask.layout.shape(), rank) +
                       " does not match axis " + std::to_string(builder->axis() + i) +

@@ -57,6 +57,8 @@ NBX_INLINE T floor_divide(T a, T b) {
     const T quotient = a / b;
     return quotient - static_cast<T>(a % b != 0 && (a < 0) != (b < 0));
   } else {
+    // With infinities the quotient is not rounded, as the array API says.
+    if (std::isinf(a) || std::isinf(b)) return a / b;
     return floor_quotient(a, b, std::fmod(a, b));
   }
 }

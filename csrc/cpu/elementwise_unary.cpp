@@ -33,7 +33,7 @@ NBX_INLINE T absolute(T x) {
 template <class T>
 NBX_INLINE T sign(T x) {
   if constexpr (kIsField<T>) {
-    return x == T(0) ? x : x / std::abs(x);
+    return x == T(0) ? T(0) : x / std::abs(x);  // without the zeros' signs
   } else if constexpr (kIsInteger<T>) {
     return static_cast<T>((x > 0) - (x < 0));
   } else {
@@ -76,6 +76,11 @@ NBX_INLINE T logarithm(T x) {
 template <class T>
 NBX_INLINE T hyperbolic_tangent(T x) {
   if constexpr (kIsField<T>) {
+    // The C library gives the zero the sign of sin(2 b), the array API that of b.
+    if (std::isinf(x.real()) && std::isfinite(x.imag())) {
+      using Part = typename T::value_type;
+      return T(std::copysign(Part(1), x.real()), std::copysign(Part(0), x.imag()));
+    }
     return std::tanh(x);
   } else {
     return math::hyperbolic_tangent(x);
@@ -86,6 +91,11 @@ template <class T>
 T exponential_minus_one(T x) {
   if constexpr (kIsField<T>) {
     // exp(a + ib) - 1 = expm1(a) cos b - 2 sin^2(b / 2) + i exp(a) sin b
+    using Part = typename T::value_type;
+    const Part infinity = std::numeric_limits<Part>::infinity();
+    if (x.imag() == 0) return T(x.real() == 0 ? 0 : std::expm1(x.real()), x.imag());
+    if (x.real() == -infinity && !std::isfinite(x.imag())) return T(-1, 0);
+    if (x.real() == infinity && !std::isfinite(x.imag())) return T(infinity, x.imag() - x.imag());
     const auto half = std::sin(x.imag() / 2);
     return T(std::expm1(x.real()) * std::cos(x.imag()) - 2 * half * half,
              std::exp(x.real()) * std::sin(x.imag()));

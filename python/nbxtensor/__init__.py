@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from math import e, inf, nan, pi
 from typing import Any
 
-from nbxtensor import env, errors, io, memory, quant, random
+from nbxtensor import env, errors, fft, io, linalg, memory, quant, random
 from nbxtensor._core import get_num_threads, set_num_threads
 from nbxtensor.dtype import *  # noqa: F403
 from nbxtensor.dtype import __all__ as _dtype_names
 from nbxtensor.dtype import bool_ as bool
 from nbxtensor.errors import DeviceError, DeviceOOMError, Error, OutOfMemoryError, UnsupportedError
+from nbxtensor.inspection import __array_namespace_info__
 from nbxtensor.ops import FUNCTIONS as _FUNCTIONS
 from nbxtensor.ops import fuse
 from nbxtensor.quant import QuantizedTensor
@@ -43,6 +45,11 @@ from nbxtensor.tensor import (
 
 __version__: str
 
+# Version of the array API that the namespace follows.
+__array_api_version__ = "2024.12"
+# As an index: a new axis of extent 1.
+newaxis = None
+
 # Every op of the table, under its names in the namespace.
 globals().update(_FUNCTIONS)
 
@@ -58,6 +65,8 @@ __all__ = [
     "Stream",
     "Tensor",
     "UnsupportedError",
+    "__array_api_version__",
+    "__array_namespace_info__",
     "__version__",
     "asarray",
     "bool",
@@ -66,19 +75,26 @@ __all__ = [
     "device",
     "device_info",
     "devices",
+    "e",
     "env",
     "errors",
+    "fft",
     "from_dlpack",
     "from_numpy",
     "fuse",
     "get_num_threads",
     "get_printoptions",
+    "inf",
     "io",
     "is_available",
     "kernel",
     "launch",
+    "linalg",
     "memory",
+    "nan",
+    "newaxis",
     "observe_launches",
+    "pi",
     "printoptions",
     "quant",
     "random",

@@ -18,6 +18,7 @@ from nbxtensor.quant import QuantizedTensor as QuantizedTensor
 from nbxtensor.runtime import Stream as Stream
 from nbxtensor.tensor import Tensor as Tensor
 from nbxtensor.errors import UnsupportedError as UnsupportedError
+from nbxtensor.inspection import __array_namespace_info__ as __array_namespace_info__
 from nbxtensor.ops.creation import arange as arange
 from nbxtensor.tensor import asarray as asarray
 from nbxtensor.ops.views import astype as astype
@@ -30,17 +31,21 @@ from nbxtensor.ops.views import broadcast_to as broadcast_to
 from nbxtensor.dtype import can_cast as can_cast
 from nbxtensor.dtype import complex128 as complex128
 from nbxtensor.dtype import complex64 as complex64
+from nbxtensor.ops.derived import conj as conj
 from nbxtensor.runtime import current_stream as current_stream
 from nbxtensor.runtime import default_device as default_device
 from nbxtensor.runtime import device as device
 from nbxtensor.runtime import device_info as device_info
 from nbxtensor.runtime import devices as devices
+from nbxtensor.ops.derived import diff as diff
+from math import e as e
 from nbxtensor.ops.creation import empty as empty
 from nbxtensor.ops.creation import empty_like as empty_like
 from nbxtensor import env as env
 from nbxtensor import errors as errors
 from nbxtensor.ops.views import expand_dims as expand_dims
 from nbxtensor.ops.creation import eye as eye
+from nbxtensor import fft as fft
 from nbxtensor.dtype import finfo as finfo
 from nbxtensor.ops.views import flip as flip
 from nbxtensor.dtype import float16 as float16
@@ -57,6 +62,7 @@ from nbxtensor._core import get_num_threads as get_num_threads
 from nbxtensor.tensor import get_printoptions as get_printoptions
 from nbxtensor.dtype import iinfo as iinfo
 from nbxtensor.ops.views import imag as imag
+from math import inf as inf
 from nbxtensor.dtype import int16 as int16
 from nbxtensor.dtype import int32 as int32
 from nbxtensor.dtype import int4 as int4
@@ -65,36 +71,52 @@ from nbxtensor.dtype import int8 as int8
 from nbxtensor import io as io
 from nbxtensor.runtime import is_available as is_available
 from nbxtensor.dtype import isdtype as isdtype
+from nbxtensor.ops.host import isin as isin
 from nbxtensor.runtime import kernel as kernel
 from nbxtensor.runtime import launch as launch
+from nbxtensor import linalg as linalg
 from nbxtensor.ops.creation import linspace as linspace
 from nbxtensor.ops.views import matrix_transpose as matrix_transpose
 from nbxtensor import memory as memory
+from nbxtensor.ops.derived import meshgrid as meshgrid
 from nbxtensor.ops.views import moveaxis as moveaxis
+from math import nan as nan
+from nbxtensor.ops.derived import nextafter as nextafter
+from nbxtensor.ops.derived import nonzero as nonzero
 from nbxtensor.runtime import observe_launches as observe_launches
 from nbxtensor.ops.creation import ones as ones
 from nbxtensor.ops.creation import ones_like as ones_like
 from nbxtensor.ops.views import permute_dims as permute_dims
+from math import pi as pi
 from nbxtensor.tensor import printoptions as printoptions
 from nbxtensor.dtype import promote_types as promote_types
 from nbxtensor import quant as quant
 from nbxtensor import random as random
 from nbxtensor.ops.views import real as real
 from nbxtensor.tensor import record_use as record_use
+from nbxtensor.ops.derived import repeat as repeat
 from nbxtensor.ops.views import reshape as reshape
 from nbxtensor.dtype import result_type as result_type
+from nbxtensor.ops.host import searchsorted as searchsorted
 from nbxtensor._core import set_num_threads as set_num_threads
 from nbxtensor.tensor import set_printoptions as set_printoptions
+from nbxtensor.ops.derived import signbit as signbit
 from nbxtensor.ops.views import squeeze as squeeze
 from nbxtensor.runtime import stream as stream
 from nbxtensor.ops.views import swapaxes as swapaxes
 from nbxtensor.runtime import synchronize as synchronize
+from nbxtensor.ops.derived import tensordot as tensordot
 from nbxtensor.dtype import uint16 as uint16
 from nbxtensor.dtype import uint32 as uint32
 from nbxtensor.dtype import uint64 as uint64
 from nbxtensor.dtype import uint8 as uint8
+from nbxtensor.ops.host import unique_all as unique_all
+from nbxtensor.ops.host import unique_counts as unique_counts
+from nbxtensor.ops.host import unique_inverse as unique_inverse
+from nbxtensor.ops.host import unique_values as unique_values
 from nbxtensor.ops.views import unsqueeze as unsqueeze
 from nbxtensor.ops.views import unstack as unstack
+from nbxtensor.ops.derived import vecdot as vecdot
 from nbxtensor.ops.creation import zeros as zeros
 from nbxtensor.ops.creation import zeros_like as zeros_like
 from nbxtensor.ops.norm import NormAndSum
@@ -104,7 +126,9 @@ _Number = builtins.complex | np.number[Any] | np.bool_
 _Axes = builtins.int | Sequence[builtins.int]
 _DTypeLike = DType | builtins.str | builtins.type[Any] | np.dtype[Any]
 
+__array_api_version__: builtins.str
 __version__: builtins.str
+newaxis: None
 @overload
 def abs(x: Tensor) -> Tensor: ...
 @overload

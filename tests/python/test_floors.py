@@ -32,9 +32,10 @@ PYTHON_FLOORS = [
     {"_core", "_environment_table", "errors", "env"},
     {"dtype", "facts"},
     {"runtime"},
+    {"inspection"},
     {"tensor"},
     {"ops"},
-    {"moe", "quant", "random", "io", "memory", "distributed", "testing"},
+    {"moe", "quant", "random", "io", "memory", "distributed", "testing", "fft", "linalg"},
     {"nbxtensor"},
     {"__main__", "cli"},
 ]

@@ -10,8 +10,10 @@ from nbxtensor import _core
 from nbxtensor.ops import (
     attention,
     creation,
+    derived,
     elementwise_binary,
     elementwise_unary,
+    host,
     index,
     matmul,
     norm,
@@ -72,7 +74,13 @@ def _dispatch(op: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> 
 _core.set_op_dispatch(_dispatch)
 
 # The functions of the package's namespace.
-FUNCTIONS: dict[str, Any] = {**NAMES, **creation.CREATORS, **views.VIEWS}
+FUNCTIONS: dict[str, Any] = {
+    **NAMES,
+    **creation.CREATORS,
+    **views.VIEWS,
+    **derived.DERIVED,
+    **host.HOST,
+}
 
 __all__ = [
     "FAMILIES",

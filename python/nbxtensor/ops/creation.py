@@ -105,13 +105,13 @@ DeviceLike = _core.Device | str
 
 
 def empty(
-    *shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike | None = None
+    shape: Shape = (), *more: int, dtype: DTypeLike | None = None, device: DeviceLike | None = None
 ) -> Tensor:
     """Return a tensor of undefined contents.
 
     Parameters
     ----------
-    *shape : int or sequence of int
+    shape, *more : int or sequence of int
         Extents, apart or as one sequence.
     dtype : DType, optional
         float32 by default.
@@ -120,21 +120,23 @@ def empty(
     """
     # Every call counts here: the core checks the shape, and knows the default dtype.
     wanted = dtype if dtype is None or type(dtype) is DType else as_dtype(dtype)
-    extents: Any = shape[0] if len(shape) == 1 else shape
+    extents: Any = (shape, *more) if more else shape
     return _core.empty(extents, wanted, device)  # type: ignore[arg-type]
 
 
 def zeros(
-    *shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike | None = None
+    shape: Shape = (), *more: int, dtype: DTypeLike | None = None, device: DeviceLike | None = None
 ) -> Tensor:
     """Return a tensor of zeros; see `empty` for the arguments."""
-    tensor: Tensor = _fill(empty(*shape, dtype=dtype, device=device), 0)
+    tensor: Tensor = _fill(empty(shape, *more, dtype=dtype, device=device), 0)
     return tensor
 
 
-def ones(*shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike | None = None) -> Tensor:
+def ones(
+    shape: Shape = (), *more: int, dtype: DTypeLike | None = None, device: DeviceLike | None = None
+) -> Tensor:
     """Return a tensor of ones; see `empty` for the arguments."""
-    tensor: Tensor = _fill(empty(*shape, dtype=dtype, device=device), 1)
+    tensor: Tensor = _fill(empty(shape, *more, dtype=dtype, device=device), 1)
     return tensor
 
 
@@ -280,7 +282,9 @@ def eye(
     """Return a matrix with ones on diagonal k and zeros elsewhere."""
     wanted = default_dtype("float") if dtype is None else as_dtype(dtype)
     shape = (n_rows, n_rows if n_cols is None else n_cols)
-    tensor: Tensor = _fill_eye(_core.empty(shape, wanted, device), k)
+    # Diagonals past the edges hold nothing, however far.
+    diagonal = max(-shape[0], min(k, shape[1]))
+    tensor: Tensor = _fill_eye(_core.empty(shape, wanted, device), diagonal)
     return tensor
 
 

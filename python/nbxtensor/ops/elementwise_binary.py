@@ -64,7 +64,8 @@ binary(
 binary(
     "floor_divide",
     np.floor_divide,
-    "Quotient, rounded down; integers divided by zero give 0.",
+    "Quotient, rounded down; integers divided by zero give 0, quotients with an infinity stay as "
+    "they are.",
     kinds="iuf",
     samples=inputs.binary(second=inputs.nonzero),
     special="floordiv",
@@ -207,10 +208,12 @@ def _plan_where(builder: Builder, condition: Window, x: Value, y: Value) -> Wind
 
 
 def _plan_clamp(builder: Builder, x: Window, low: Value, high: Value) -> Window:
-    if low is None and high is None:
-        raise builder.error("min and max are both None, expected one of them at least")
     common = builder.promote(x, low, high)
     builder.check_kind(common, "iuf")
+    if low is None and high is None:
+        out = builder.result(x.shape, x.dtype)
+        builder.copy(out, x)
+        return out
     builder.guard_fit(common, low, high)
     operands = [x, low, high]
     shape = builder.broadcast(*(v.shape for v in operands if isinstance(v, Window)))
@@ -322,8 +325,8 @@ register(
         plan=_plan_clamp,
         oracle=lambda x, min=None, max=None: np.clip(x, min, max),
         samples=_clamp_samples,
-        summary="Limit elements to [min, max]; either limit may be None.",
-        kernels=("elementwise:clamp",),
+        summary="Limit elements to [min, max]; either limit may be None, or both for a copy.",
+        kernels=("elementwise:clamp", "copy:strided"),
         dtypes=REAL,
         methods=("clamp", "clip"),
         aliases=("clip",),

@@ -45,9 +45,28 @@ def matrix_transpose(x: Tensor, /) -> Tensor:
     return x.mT
 
 
-def expand_dims(x: Tensor, /, *, axis: int = 0) -> Tensor:
-    """Return a view with a new axis of extent 1."""
-    return x.unsqueeze(axis)
+def expand_dims(x: Tensor, /, axis: Axes = 0) -> Tensor:
+    """Return a view with new axes of extent 1, which are counted in the result.
+
+    Raises
+    ------
+    ValueError
+        If an axis is named twice.
+    """
+    if isinstance(axis, int):
+        return x.unsqueeze(axis)
+    rank = x.ndim + len(axis)
+    places = sorted(one + rank if one < 0 else one for one in axis)
+    if len(set(places)) != len(places):
+        raise ValueError(f"expand_dims: axis {tuple(axis)} names an axis twice")
+    for place in places:
+        if not 0 <= place < rank:
+            raise IndexError(
+                f"expand_dims: axes must be in [{-rank}, {rank - 1}] for {rank} axes, got "
+                f"{tuple(axis)}"
+            )
+        x = x.unsqueeze(place)
+    return x
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
@@ -115,8 +134,10 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     return x.unbind(axis)
 
 
-def astype(x: Tensor, dtype: Any, /, *, copy: bool = True) -> Tensor:
-    """Return the elements in another dtype; the tensor itself where nothing changes, unless `copy`.
+def astype(x: Tensor, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Tensor:
+    """Return the elements in another dtype, on another device where one is given.
+
+    Without `copy` the tensor itself is returned where nothing changes.
 
     Raises
     ------
@@ -126,7 +147,7 @@ def astype(x: Tensor, dtype: Any, /, *, copy: bool = True) -> Tensor:
     wanted = as_dtype(dtype)
     if x.dtype.kind == "c" and wanted.kind != "c":
         raise TypeError(f"astype: {x.dtype} does not convert to {wanted}; take real(x) first")
-    return x.to(wanted, copy=copy)
+    return x.to(dtype=wanted, device=x.device if device is None else device, copy=copy)
 
 
 def real(x: Tensor, /) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from nbxtensor import _core
 from nbxtensor.dtype import numpy_dtype, uint8, uint16
 from nbxtensor.tensor.pickling import reduce_tensor
 from nbxtensor.tensor.printing import tensor_text
+
+# Of the array API, each of which the package's namespace satisfies.
+_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 # Integer types that carry the bits of types without a buffer format.
 _CARRIERS = {8: uint8, 16: uint16}
@@ -53,6 +57,54 @@ class Tensor(_core.TensorBase):
                 "copy, and copy=False forbids it"
             )
         return array
+
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
+        """Return the package, the tensor's namespace of the array API.
+
+        Raises
+        ------
+        ValueError
+            If it does not follow the version asked for.
+        """
+        if api_version not in (None, *_API_VERSIONS):
+            raise ValueError(
+                f"__array_namespace__: api_version {api_version!r} is unknown, expected one of "
+                f"{', '.join(_API_VERSIONS)}"
+            )
+        return sys.modules["nbxtensor"]
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+        """Return the tensor on a device; the tensor itself where it lies there.
+
+        Raises
+        ------
+        ValueError
+            If a stream is given: the copy runs on the current one.
+        """
+        if stream is not None:
+            raise ValueError(
+                f"to_device: stream must be None, got {stream!r}; copy inside "
+                "`with nbxtensor.stream(...)`"
+            )
+        moved: Tensor = self.to(device=device)
+        return moved
+
+    def __imatmul__(self, other: Any) -> Tensor:  # type: ignore[misc]
+        if not isinstance(other, Tensor):
+            return NotImplemented
+        product = self @ other
+        if product.shape != self.shape:
+            raise ValueError(
+                f"matmul: the result has shape {product.shape}, which cannot be written to a "
+                f"tensor of shape {self.shape}"
+            )
+        if product.dtype is not self.dtype:
+            raise TypeError(
+                f"matmul: the result has dtype {product.dtype}, which cannot be written to a "
+                f"tensor of {self.dtype}"
+            )
+        self[...] = product
+        return self
 
     @property
     def is_cpu(self) -> bool:
