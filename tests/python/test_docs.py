@@ -146,16 +146,18 @@ def test_the_table_of_figures_is_that_of_the_results(path: Path) -> None:
 
 def test_the_table_of_the_card_is_that_of_the_results() -> None:
     table = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
-    launch, graphs, memory = (
+    launch, graphs, memory, ops = (
         json.loads((RESULTS / "gpu" / f"{name}.json").read_text("utf-8"))
-        for name in ("launch", "graphs", "gpu_memory")
+        for name in ("launch", "graphs", "gpu_memory", "ops")
     )
     times, empty = launch["nanoseconds"], memory["empty"]
     replay, driver = graphs["replay"], graphs["driver"]
     own, torch = empty["nbx_empty_1024_ns"], empty["torch_empty_1024_ns"]
     for figures in (
-        f"{times['in turns']:.0f} | {times['bare driver']:.0f} | the bare driver's call | "
-        f"{times['over bare']:.2f}x",
+        f"{times['kernel(grid, ...), in turns']:.0f} | {times['bare driver, in turns']:.0f} | "
+        f"the bare driver's call | {times['kernel(grid, ...) over bare']:.2f}x",
+        f"{times['first launch of a process'] / 1e6:.2f} | |",
+        f"torch | {ops['summary']['ratio_torch']['geometric_mean']}x",
         f"{replay['host_us']:.2f} | {driver['host_us']:.2f} | the bare driver's graph | "
         f"{replay['host_over_driver']:.2f}x",
         f"{replay['wall_us']:.1f} | {driver['wall_us']:.1f} | the bare driver's graph | "
