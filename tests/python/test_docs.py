@@ -169,6 +169,15 @@ def test_the_table_of_the_card_is_that_of_the_results() -> None:
     assert f"at most {max(large):.4f}x of what is live" in table
 
 
+def test_the_means_of_the_ops_are_those_of_the_results() -> None:
+    table = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
+    summary = json.loads((RESULTS / "ops_cpu_float32.json").read_text("utf-8"))["summary"]
+    means = {key: row["geometric_mean"] for key, row in summary.items()}
+    assert f"means of {means['ratio_numpy']}x of NumPy" in table
+    assert f"and of {means['ratio_torch']}x of torch" in table
+    assert f"the geometric mean is {means['of_limit']}" in table
+
+
 def test_the_table_of_plans_is_that_of_the_results() -> None:
     table = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
     results = json.loads((RESULTS / "memory_plans.json").read_text("utf-8"))
