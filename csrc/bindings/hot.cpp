@@ -103,6 +103,7 @@ void bind_hot(pybind11::module_& module) {
     python::bind_storage_type(module.ptr());
     python::bind_tensor_type(module.ptr());
     python::add_functions(module.ptr());
+    module.attr("MAXIMUM_RANK") = kMaximumRank;
   } catch (const python::PythonError&) {
     throw pybind11::error_already_set();
   }

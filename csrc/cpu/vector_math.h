@@ -166,20 +166,4 @@ NBX_INLINE float dot(const float* x, const float* y, std::int64_t count) {
   return sum_lanes<kWidth>(total) + rest;
 }
 
-/// y += factor * x.
-template <int kWidth>
-NBX_INLINE void add_scaled(float* y, const float* x, std::int64_t count, float factor) {
-  using F = typename Vector<kWidth>::F;
-  F a;
-  F b;
-  std::int64_t i = 0;
-  for (; i + kWidth <= count; i += kWidth) {
-    load(a, x + i);
-    load(b, y + i);
-    b += a * factor;
-    store(y + i, b);
-  }
-  for (; i < count; ++i) y[i] += x[i] * factor;
-}
-
 }  // namespace nbx::cpu

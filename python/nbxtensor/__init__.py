@@ -32,6 +32,7 @@ from nbxtensor.runtime import (
     stream,
     synchronize,
 )
+from nbxtensor.tensor import API_VERSIONS as _API_VERSIONS
 from nbxtensor.tensor import (
     Tensor,
     asarray,
@@ -46,7 +47,7 @@ from nbxtensor.tensor import (
 __version__: str
 
 # Version of the array API that the namespace follows.
-__array_api_version__ = "2024.12"
+__array_api_version__ = _API_VERSIONS[-1]
 # As an index: a new axis of extent 1.
 newaxis = None
 

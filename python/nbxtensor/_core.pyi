@@ -882,6 +882,7 @@ def simulate_kernel(device: typing.Any, name: str, function: typing.Any, slots: 
     """
     A kernel of a simulated device that calls function(grid, words) in stream order; words are the bits of the parameters as integers.
     """
+MAXIMUM_RANK: int = 64
 class BoundKernel:
     """A kernel with its grid: what kernel[grid] is."""
     def __call__(self, *args: Any, **kwargs: Any) -> None:

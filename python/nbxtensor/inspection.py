@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from nbxtensor import _core, runtime
 from nbxtensor import dtype as _dtype
-from nbxtensor import runtime
 from nbxtensor._core import Device
 from nbxtensor.dtype import DType, default_dtype, isdtype
 
@@ -25,8 +25,6 @@ _NAMES = {
     "complex64": _dtype.complex64,
     "complex128": _dtype.complex128,
 }
-# Axes that a tensor may have.
-_MOST_AXES = 8
 
 
 class NamespaceInfo:
@@ -37,7 +35,7 @@ class NamespaceInfo:
         return {
             "boolean indexing": True,
             "data-dependent shapes": True,
-            "max dimensions": _MOST_AXES,
+            "max dimensions": _core.MAXIMUM_RANK,
         }
 
     def default_device(self) -> Device:

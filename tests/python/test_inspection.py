@@ -22,7 +22,10 @@ def test_devices_and_capabilities() -> None:
     told = info.capabilities()
     assert told["boolean indexing"] is True
     assert told["data-dependent shapes"] is True
-    assert nbx.zeros((1,) * told["max dimensions"]).ndim == told["max dimensions"]
+    most = told["max dimensions"]
+    assert nbx.zeros((1,) * most).ndim == most
+    with pytest.raises(ValueError, match=f"at most {most} axes"):
+        nbx.zeros((1,) * (most + 1))
 
 
 def test_dtypes() -> None:

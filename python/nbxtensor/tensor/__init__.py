@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from nbxtensor._core import record_use
-from nbxtensor.tensor._tensor import Tensor
+from nbxtensor.tensor._tensor import API_VERSIONS, Tensor
 from nbxtensor.tensor.interchange import asarray, from_dlpack, from_numpy
 from nbxtensor.tensor.printing import PrintOptions, get_printoptions, printoptions, set_printoptions
 
 __all__ = [
+    "API_VERSIONS",
     "PrintOptions",
     "Tensor",
     "asarray",

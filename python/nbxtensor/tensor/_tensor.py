@@ -12,8 +12,8 @@ from nbxtensor.dtype import numpy_dtype, uint8, uint16
 from nbxtensor.tensor.pickling import reduce_tensor
 from nbxtensor.tensor.printing import tensor_text
 
-# Of the array API, each of which the package's namespace satisfies.
-_API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+# Of the array API, oldest first: the namespace satisfies each, and names the last.
+API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 # Integer types that carry the bits of types without a buffer format.
 _CARRIERS = {8: uint8, 16: uint16}
@@ -66,10 +66,10 @@ class Tensor(_core.TensorBase):
         ValueError
             If it does not follow the version asked for.
         """
-        if api_version not in (None, *_API_VERSIONS):
+        if api_version not in (None, *API_VERSIONS):
             raise ValueError(
                 f"__array_namespace__: api_version {api_version!r} is unknown, expected one of "
-                f"{', '.join(_API_VERSIONS)}"
+                f"{', '.join(API_VERSIONS)}"
             )
         return sys.modules["nbxtensor"]
 
